@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: MIT
+# heed_dev: warnings, machine and sanitizer flags for our own executables. heed::heed carries none of them.
+
+add_library(heed_dev INTERFACE)
+target_link_libraries(heed_dev INTERFACE heed::heed)
+target_compile_options(heed_dev INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wnon-virtual-dtor
+  $<$<BOOL:${HEED_WERROR}>:-Werror>
+  $<$<BOOL:${HEED_NATIVE}>:-march=native>)
+
+if(HEED_SANITIZE)
+  list(JOIN HEED_SANITIZE "," sanitizers)
+  # Frame pointers for readable reports; a finding ends the program, so that a test cannot pass over it.
+  target_compile_options(heed_dev INTERFACE
+    -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(heed_dev INTERFACE -fsanitize=${sanitizers})
+endif()

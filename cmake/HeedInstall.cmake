@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+# Headers, the CMake package and the pkg-config file. Nothing in them depends on the architecture or on the prefix.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(HEED_PACKAGE_DIR ${CMAKE_INSTALL_DATADIR}/cmake/heed)
+set(HEED_PC_DIR ${CMAKE_INSTALL_DATADIR}/pkgconfig)
+file(RELATIVE_PATH HEED_PC_PREFIX /${HEED_PC_DIR} /)
+string(REGEX REPLACE "/$" "" HEED_PC_PREFIX "${HEED_PC_PREFIX}")
+
+configure_package_config_file(cmake/heedConfig.cmake.in heedConfig.cmake INSTALL_DESTINATION ${HEED_PACKAGE_DIR})
+write_basic_package_version_file(heedConfigVersion.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+configure_file(cmake/heed.pc.in heed.pc @ONLY)
+
+install(TARGETS heed EXPORT heedTargets FILE_SET HEADERS)
+install(EXPORT heedTargets NAMESPACE heed:: DESTINATION ${HEED_PACKAGE_DIR})
+install(FILES ${PROJECT_BINARY_DIR}/heedConfig.cmake ${PROJECT_BINARY_DIR}/heedConfigVersion.cmake
+  cmake/HeedDependencies.cmake DESTINATION ${HEED_PACKAGE_DIR})
+install(FILES ${PROJECT_BINARY_DIR}/heed.pc DESTINATION ${HEED_PC_DIR})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
