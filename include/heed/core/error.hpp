@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// The exceptions, and the one macro that checks arguments at a public boundary.
+
+#include <array>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include <heed/core/config.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// Base of everything that heed throws.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+/// Extents that don't fit each other.
+struct ShapeError : Error {
+  using Error::Error;
+};
+/// A value outside its range: an option, a position, an index, an ambiguous choice.
+struct ValueError : Error {
+  using Error::Error;
+};
+/// A file that is broken, hostile, or not what it claims to be.
+struct FormatError : Error {
+  using Error::Error;
+};
+
+namespace detail {
+
+inline void append(std::string& text, std::string_view part) { text += part; }
+inline void append(std::string& text, const char* part) { text += part; }
+inline void append(std::string& text, char part) { text += part; }
+inline void append(std::string& text, bool part) { text += part ? "true" : "false"; }
+template <class T>
+requires std::is_integral_v<T>
+void append(std::string& text, T part) { text += std::to_string(part); }
+template <class T>
+requires std::is_floating_point_v<T>
+void append(std::string& text, T part) {
+  char digits[40];
+  std::snprintf(digits, sizeof digits, "%g", static_cast<double>(part));
+  text += digits;
+}
+
+template <std::size_t Rank>
+void append(std::string& text, const std::array<Index, Rank>& extents) {
+  text += '(';
+  for (std::size_t d = 0; d < Rank; ++d) text += (d ? ", " : "") + std::to_string(extents[d]);
+  text += ')';
+}
+
+/// The parts of a message, one after the other.
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::string text;
+  (append(text, parts), ...);
+  return text;
+}
+
+/// Out of line, so that a check costs its caller one compare and one cold call.
+template <class Exception, class... Parts>
+[[noreturn]] HEED_NOINLINE void raise(const Parts&... parts) {
+  HEED_THROW(Exception(concat(parts...)));
+#if !HEED_EXCEPTIONS
+  std::abort();
+#endif
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END
+
+/// Throws `Exception` with the concatenated parts unless `condition` holds. The text names the function, the argument,
+/// both values and the fix: HEED_CHECK(a == b, ShapeError, "heed::attention: k has Dk = ", a, " but q has Dk = ", b).
+#define HEED_CHECK(condition, Exception, ...)                                \
+  do {                                                                       \
+    if (!(condition)) ::heed::detail::raise<::heed::Exception>(__VA_ARGS__); \
+  } while (false)

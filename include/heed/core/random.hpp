@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Random numbers that are a function of (seed, stream, counter): the same at any thread count and in any order.
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include <heed/core/config.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011):
+/// four 32-bit words for each (seed, stream, counter).
+class Philox {
+ public:
+  constexpr explicit Philox(std::uint64_t seed, std::uint64_t stream = 0) : seed_(seed), stream_(stream) {}
+
+  constexpr std::array<std::uint32_t, 4> operator()(std::uint64_t counter) const {
+    std::array<std::uint32_t, 4> c{low(counter), high(counter), low(stream_), high(stream_)};
+    std::uint32_t k0 = low(seed_), k1 = high(seed_);
+    for (int round = 0; round < 10; ++round) {
+      const std::uint64_t a = std::uint64_t{0xD2511F53u} * c[0], b = std::uint64_t{0xCD9E8D57u} * c[2];
+      c = {high(b) ^ c[1] ^ k0, low(b), high(a) ^ c[3] ^ k1, low(a)};
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    return c;
+  }
+
+  /// Uniform in [0, 1), 53 bits.
+  constexpr double uniform(std::uint64_t counter) const {
+    const auto w = (*this)(counter);
+    return static_cast<double>(((std::uint64_t{w[0]} << 32) | w[1]) >> 11) * 0x1p-53;
+  }
+
+  /// Standard normal (Box-Muller).
+  double normal(std::uint64_t counter) const {
+    const auto w = (*this)(counter);
+    const double u = (static_cast<double>(((std::uint64_t{w[0]} << 32) | w[1]) >> 11) + 0.5) * 0x1p-53;
+    const double v = static_cast<double>(((std::uint64_t{w[2]} << 32) | w[3]) >> 11) * 0x1p-53;
+    return std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586476925 * v);
+  }
+
+ private:
+  static constexpr std::uint32_t low(std::uint64_t x) { return static_cast<std::uint32_t>(x); }
+  static constexpr std::uint32_t high(std::uint64_t x) { return static_cast<std::uint32_t>(x >> 32); }
+
+  std::uint64_t seed_, stream_;
+};
+
+HEED_NAMESPACE_END

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// What is computed with what: storage types and the type that sums, maxima and exponentials use.
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include <heed/core/config.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+using half = Eigen::half;
+using bfloat16 = Eigen::bfloat16;
+
+/// half and bfloat16 are storage: what is computed from them is computed in float. Any other type computes in itself.
+template <class T>
+struct accumulate {
+  using type = T;
+};
+template <>
+struct accumulate<half> {
+  using type = float;
+};
+template <>
+struct accumulate<bfloat16> {
+  using type = float;
+};
+template <class T>
+using accumulate_t = typename accumulate<std::remove_cv_t<T>>::type;
+
+/// True for the 16-bit storage types.
+template <class T>
+inline constexpr bool is_narrow_v =
+    std::is_same_v<std::remove_cv_t<T>, half> || std::is_same_v<std::remove_cv_t<T>, bfloat16>;
+
+/// A key and value type S that may stand beside queries of type T: T itself, or a 16-bit type beside float.
+template <class S, class T>
+concept StorageFor = std::is_same_v<S, T> ||(std::is_same_v<T, float>&& is_narrow_v<S>);
+
+namespace detail {
+
+template <class T>
+constexpr T infinity() {
+  return std::numeric_limits<T>::infinity();
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Vec<T>: one register of float or double. The only file that touches Eigen's packet layer, so that SSE, AVX, AVX-512
+/// and NEON come from one source. Integer steps use the compilers' vector types.
+///
+/// Two facts about compilers, measured, are hidden here. g++ folds a vector load into every FMA that uses it; keep()
+/// pins the loaded value to a register. Constants gain from the same pin with g++ and lose with clang.
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include <heed/core/config.hpp>
+#include <heed/core/scalar.hpp>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+// g++ 12 takes the deliberately undefined pass-through operands of its own AVX-512 intrinsics for mistakes.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class F, int... I>
+HEED_ALWAYS_INLINE void unroll_over(F&& f, std::integer_sequence<int, I...>) {
+  (f(std::integral_constant<int, I>{}), ...);
+}
+/// f(0), ..., f(N-1) with the index as a compile-time constant: arrays of Vec stay in registers at any -O level.
+template <int N, class F>
+HEED_ALWAYS_INLINE void unroll(F&& f) {
+  unroll_over(static_cast<F&&>(f), std::make_integer_sequence<int, N>{});
+}
+
+/// Keeps a value in a vector register: the compiler can't fold its load into later instructions.
+template <class P>
+HEED_ALWAYS_INLINE void keep([[maybe_unused]] P& x) {
+#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+  asm("" : "+v"(x));
+#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+  asm("" : "+x"(x));
+#elif defined(__GNUC__) && defined(__aarch64__) && defined(EIGEN_VECTORIZE_NEON)
+  asm("" : "+w"(x));
+#endif
+}
+
+}  // namespace detail
+
+/// One register of T (float or double). Arithmetic is lane by lane.
+template <class T>
+struct Vec {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "heed::Vec holds float or double");
+  using Scalar = T;
+  using Packet = typename Eigen::internal::packet_traits<T>::type;
+  static constexpr int size = static_cast<int>(Eigen::internal::unpacket_traits<Packet>::size);
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  /// The lanes' bits as unsigned integers.
+  typedef Word Words __attribute__((vector_size(sizeof(Packet))));
+
+  Packet p;
+
+  Vec() = default;
+  HEED_ALWAYS_INLINE Vec(const Packet& packet) requires(!std::is_same_v<Packet, T>) : p(packet) {}
+  /// Every lane the same value.
+  HEED_ALWAYS_INLINE Vec(T value) : p(Eigen::internal::pset1<Packet>(value)) {}
+
+  static HEED_ALWAYS_INLINE Vec load(const T* from) { return Vec(Eigen::internal::ploadu<Packet>(from)); }
+  /// load() whose value stays in a register.
+  static HEED_ALWAYS_INLINE Vec load_kept(const T* from) {
+    Vec v = load(from);
+    detail::keep(v.p);
+    return v;
+  }
+  static HEED_ALWAYS_INLINE Vec broadcast(const T* from) { return Vec(Eigen::internal::pload1<Packet>(from)); }
+  /// A constant for a hot loop.
+  static HEED_ALWAYS_INLINE Vec constant(T value) {
+    Vec v(value);
+#if !defined(__clang__)
+    detail::keep(v.p);
+#endif
+    return v;
+  }
+  HEED_ALWAYS_INLINE void store(T* to) const { Eigen::internal::pstoreu<T>(to, p); }
+
+  HEED_ALWAYS_INLINE Words bits() const {
+    Words w;
+    std::memcpy(&w, &p, sizeof w);
+    return w;
+  }
+  static HEED_ALWAYS_INLINE Vec from_bits(const Words& w) {
+    Vec v;
+    std::memcpy(&v.p, &w, sizeof w);
+    return v;
+  }
+  static HEED_ALWAYS_INLINE Words load_words(const Word* from) {
+    Words w;
+    std::memcpy(&w, from, sizeof w);
+    return w;
+  }
+
+  friend HEED_ALWAYS_INLINE Vec operator+(Vec a, Vec b) { return Vec(Eigen::internal::padd(a.p, b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator-(Vec a, Vec b) { return Vec(Eigen::internal::psub(a.p, b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator*(Vec a, Vec b) { return Vec(Eigen::internal::pmul(a.p, b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator/(Vec a, Vec b) { return Vec(Eigen::internal::pdiv(a.p, b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator-(Vec a) { return Vec(Eigen::internal::pnegate(a.p)); }
+  /// a·b + c, fused where the machine fuses.
+  friend HEED_ALWAYS_INLINE Vec fma(Vec a, Vec b, Vec c) { return Vec(Eigen::internal::pmadd(a.p, b.p, c.p)); }
+  /// Like std::max and std::min: where a is NaN, NaN; where only b is NaN, a.
+  friend HEED_ALWAYS_INLINE Vec max(Vec a, Vec b) { return Vec(Eigen::internal::pmax(a.p, b.p)); }
+  friend HEED_ALWAYS_INLINE Vec min(Vec a, Vec b) { return Vec(Eigen::internal::pmin(a.p, b.p)); }
+  friend HEED_ALWAYS_INLINE Vec abs(Vec a) { return Vec(Eigen::internal::pabs(a.p)); }
+  friend HEED_ALWAYS_INLINE Vec sqrt(Vec a) { return Vec(Eigen::internal::psqrt(a.p)); }
+
+  /// Lane masks: all bits of a lane set or clear.
+  friend HEED_ALWAYS_INLINE Vec less(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_lt(a.p, b.p)); }
+  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_eq(a.p, b.p)); }
+  /// mask ? a : b, lane by lane.
+  friend HEED_ALWAYS_INLINE Vec select(Vec mask, Vec a, Vec b) {
+    return Vec(Eigen::internal::pselect(mask.p, a.p, b.p));
+  }
+  /// The lanes of `words` that have `bit` set, as a mask.
+  static HEED_ALWAYS_INLINE Vec lanes_with(const Words& words, Word bit) {
+    return from_bits((Words)((words & bit) != 0));
+  }
+  friend HEED_ALWAYS_INLINE bool any(Vec mask) { return Eigen::internal::predux_any(mask.p); }
+
+  friend HEED_ALWAYS_INLINE T sum(Vec a) { return Eigen::internal::predux(a.p); }
+  friend HEED_ALWAYS_INLINE T max_lane(Vec a) { return Eigen::internal::predux_max(a.p); }
+
+  /// Rows become columns: lane j of r[i] and lane i of r[j] change places.
+  static HEED_ALWAYS_INLINE void transpose(Vec (&r)[size]) {
+    Eigen::internal::PacketBlock<Packet, size> block;
+    for (int i = 0; i < size; ++i) block.packet[i] = r[i].p;
+    if constexpr (size > 1) Eigen::internal::ptranspose(block);
+    for (int i = 0; i < size; ++i) r[i].p = block.packet[i];
+  }
+};
+
+namespace detail {
+
+/// Minimax polynomials for 2^f on [-1/2, 1/2] with constant term 1 (relative error, fitted by iterated weighted least
+/// squares).
+template <class T>
+struct Exp2Terms;
+template <>
+struct Exp2Terms<float> {
+  static constexpr int degree = 5, mantissa_bits = 23;
+  static constexpr float lowest = -127, highest = 128;
+  static constexpr float rounding = 12582912.f + 127.f;  // 1.5·2^23 + exponent bias
+  static constexpr float term[] = {1, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b754p-5f, 0x1.3cea8ap-7f, 0x1.5bb9fep-10f};
+};
+template <>
+struct Exp2Terms<double> {
+  static constexpr int degree = 11, mantissa_bits = 52;
+  static constexpr double lowest = -1023, highest = 1024;
+  static constexpr double rounding = 6755399441055744.0 + 1023.0;  // 1.5·2^52 + exponent bias
+  static constexpr double term[] = {1,
+                                    0x1.62e42fefa39efp-1,
+                                    0x1.ebfbdff82c5a4p-3,
+                                    0x1.c6b08d7049fe8p-5,
+                                    0x1.3b2ab6fba0119p-7,
+                                    0x1.5d87fe78cd6d4p-10,
+                                    0x1.4309130ed8c47p-13,
+                                    0x1.ffcbfba982f9cp-17,
+                                    0x1.62bfc79d7fafep-20,
+                                    0x1.b5267cd5707e3p-24,
+                                    0x1.e61b4f1d38641p-28,
+                                    0x1.e79bce9296ddfp-32};
+};
+
+/// x[i] = 2^x[i] for N registers, stage by stage so that their latencies overlap.
+///
+/// float: at most 2 ULP on [-126, 127.5]; double: at most 2 ULP on [-1022, 1023.5].
+/// Results below the normal range are exactly 0 (so 2^-inf is exactly 0), above it inf; NaN stays NaN.
+/// Method: n = round(x) by adding a large constant, 2^(x-n) by polynomial, times 2^n built from the bits of the sum.
+template <class T, int N>
+HEED_ALWAYS_INLINE void exp2_in_place(Vec<T> (&x)[N]) {
+  using V = Vec<T>;
+  using C = Exp2Terms<T>;
+  V r[N], f[N];
+  {
+    const V low = V::constant(C::lowest), high = V::constant(C::highest);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { x[i] = min(max(x[i], low), high); });
+  }
+  {
+    const V rounding = V::constant(C::rounding);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      r[i] = x[i] + rounding;
+#if defined(__FAST_MATH__)
+      keep(r[i].p);
+#endif
+    });
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      V n = r[i] - rounding;
+#if defined(__FAST_MATH__)
+      keep(n.p);
+#endif
+      x[i] = x[i] - n;
+    });
+  }
+  {
+    const V a = V::constant(C::term[C::degree]), b = V::constant(C::term[C::degree - 1]);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { f[i] = fma(a, x[i], b); });
+  }
+  unroll<C::degree - 1>([&](auto k) HEED_ALWAYS_INLINE_LAMBDA {
+    const V c = V::constant(C::term[C::degree - 2 - k]);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { f[i] = fma(f[i], x[i], c); });
+  });
+  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { x[i] = f[i] * V::from_bits(r[i].bits() << C::mantissa_bits); });
+}
+
+template <class T>
+inline constexpr T kLog2E = T(1.44269504088896340735992468100189214L);
+template <class T>
+inline constexpr T kLn2 = T(0.693147180559945309417232121458176568L);
+
+}  // namespace detail
+
+/// 2^x; accuracy and special values as detail::exp2_in_place.
+template <class T>
+HEED_ALWAYS_INLINE Vec<T> exp2(Vec<T> x) {
+  Vec<T> one[1] = {x};
+  detail::exp2_in_place<T, 1>(one);
+  return one[0];
+}
+
+/// e^x. Relative error at most (2 + |x|) ULP: the product with log2 e is rounded once. exp(-inf) is exactly 0, NaN
+/// stays NaN.
+template <class T>
+HEED_ALWAYS_INLINE Vec<T> exp(Vec<T> x) {
+  return exp2(x * Vec<T>::constant(detail::kLog2E<T>));
+}
+
+/// tanh(x), at most 8 ULP (float) or 3 ULP (double); NaN stays NaN.
+/// From (2^u - 1) / (2^u + 1) with u = 2x·log2 e, where 2^u - 1 is formed without cancellation.
+template <class T>
+HEED_ALWAYS_INLINE Vec<T> tanh(Vec<T> x) {
+  using V = Vec<T>;
+  using C = detail::Exp2Terms<T>;
+  const V limit = sizeof(T) == 4 ? T(30) : T(60);
+  const V u = max(min(x * V(T(2) * detail::kLog2E<T>), limit), -limit);
+  V r = u + V(C::rounding);
+  detail::keep(r.p);
+  V n = r - V(C::rounding);
+  detail::keep(n.p);
+  const V f = u - n;
+  V g = V(C::term[C::degree]);
+  detail::unroll<C::degree - 1>([&](auto k)
+                                    HEED_ALWAYS_INLINE_LAMBDA { g = fma(g, f, V(C::term[C::degree - 1 - k])); });
+  g = g * f;
+  const V scale = V::from_bits(r.bits() << C::mantissa_bits);
+  const V e = fma(scale, g, scale - V(T(1)));
+  return e / (e + V(T(2)));
+}
+
+namespace detail {
+
+/// Vec<float>::size values of a 16-bit type as float.
+HEED_ALWAYS_INLINE Vec<float> load_float(const bfloat16* from) {
+  using V = Vec<float>;
+  typedef std::uint16_t Half __attribute__((vector_size(sizeof(V::Packet) / 2)));
+  Half h;
+  std::memcpy(&h, from, sizeof h);
+  return V::from_bits(__builtin_convertvector(h, V::Words) << 16);
+}
+HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
+  using V = Vec<float>;
+#if defined(EIGEN_VECTORIZE_AVX512)
+  return V(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif defined(__F16C__) && defined(EIGEN_VECTORIZE_AVX)
+  return V(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+  // Shift exponent and mantissa into place, correct the bias by a multiplication (exact, also for subnormals),
+  // then give Inf and NaN their full exponent back.
+  typedef std::uint16_t Half __attribute__((vector_size(sizeof(V::Packet) / 2)));
+  Half h;
+  std::memcpy(&h, from, sizeof h);
+  const V::Words w = __builtin_convertvector(h, V::Words);
+  V::Words u = (V::from_bits((w & 0x7fffu) << 13) * V(0x1p112f)).bits();
+  u |= (V::Words)(u >= 0x47800000u) & 0x7f800000u;
+  return V::from_bits(u | ((w & 0x8000u) << 16));
+#endif
+}
+HEED_ALWAYS_INLINE Vec<float> load_float(const float* from) { return Vec<float>::load(from); }
+
+/// n values of storage type S, `stride` apart, as T next to each other.
+template <class S, class T>
+HEED_ALWAYS_INLINE void convert_row(const S* from, Index stride, Index n, T* to) {
+  Index i = 0;
+  if (stride == 1) {
+    if constexpr (std::is_same_v<S, T>) {
+      if (n > 0) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
+      return;
+    } else if constexpr (std::is_same_v<T, float> && is_narrow_v<S>) {
+      for (; i + Vec<float>::size <= n; i += Vec<float>::size) load_float(from + i).store(to + i);
+    }
+  }
+  for (; i < n; ++i) to[i] = static_cast<T>(from[i * stride]);
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

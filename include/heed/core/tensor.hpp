@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// TensorView borrows memory and has a stride per dimension; Tensor owns memory; plain Eigen objects turn into views.
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+template <int Rank>
+using Extents = std::array<Index, static_cast<std::size_t>(Rank)>;
+
+namespace detail {
+
+template <int Rank>
+constexpr Extents<Rank> row_major_strides(const Extents<Rank>& extents) {
+  Extents<Rank> strides{};
+  Index step = 1;
+  for (std::size_t d = strides.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= extents[d];
+  }
+  return strides;
+}
+
+/// The number of elements; throws when an extent is negative or does not fit int, or when the product overflows.
+template <int Rank>
+Index checked_size(const Extents<Rank>& extents) {
+  Index size = 1;
+  for (const Index e : extents) {
+    HEED_CHECK(e >= 0 && e <= std::numeric_limits<int>::max(), ShapeError, "heed::Tensor: extents ", extents,
+               " must lie between 0 and 2147483647");
+    HEED_CHECK(e == 0 || size <= std::numeric_limits<Index>::max() / 16 / e, ShapeError, "heed::Tensor: extents ",
+               extents, " ask for more elements than memory can address");
+    size *= e;
+  }
+  return size;
+}
+
+}  // namespace detail
+
+/// A borrowed array of rank Rank with one stride (in elements) per dimension. Cheap to copy; the memory must outlive
+/// it. Strides may be anything, also 0 (broadcast) and, for reading, negative.
+template <class T, int Rank>
+class TensorView {
+  static_assert(Rank >= 1);
+
+ public:
+  using value_type = std::remove_const_t<T>;
+  static constexpr int rank = Rank;
+
+  /// An empty view: every extent 0.
+  constexpr TensorView() = default;
+  constexpr TensorView(T* data, const Extents<Rank>& extents, const Extents<Rank>& strides)
+      : data_(data), extents_(extents), strides_(strides) {}
+  /// Row-major memory without gaps.
+  constexpr TensorView(T* data, const Extents<Rank>& extents)
+      : TensorView(data, extents, detail::row_major_strides<Rank>(extents)) {}
+  /// A view of T reads as a view of const T.
+  constexpr TensorView(const TensorView<value_type, Rank>& other) requires std::is_const_v<T>
+      : TensorView(other.data(), other.extents(), other.strides()) {}
+
+  constexpr T* data() const { return data_; }
+  constexpr const Extents<Rank>& extents() const { return extents_; }
+  constexpr const Extents<Rank>& strides() const { return strides_; }
+  constexpr Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }
+  constexpr Index stride(int d) const { return strides_[static_cast<std::size_t>(d)]; }
+  constexpr Index size() const {
+    Index n = 1;
+    for (const Index e : extents_) n *= e;
+    return n;
+  }
+  constexpr bool empty() const { return size() == 0; }
+
+  /// The element at (i, j, ...); unchecked.
+  template <std::convertible_to<Index>... I>
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) constexpr T& operator()(I... i) const {
+    return data_[offset(static_cast<Index>(i)...)];
+  }
+
+  /// The view of rank Rank - 1 at position i of the first dimension; unchecked.
+  constexpr TensorView<T, Rank - 1> operator[](Index i) const requires(Rank > 1) {
+    Extents<Rank - 1> extents{}, strides{};
+    std::copy(extents_.begin() + 1, extents_.end(), extents.begin());
+    std::copy(strides_.begin() + 1, strides_.end(), strides.begin());
+    return {data_ + i * strides_[0], extents, strides};
+  }
+
+  /// `count` positions of dimension d from `first` on. Throws ShapeError when they are not all there.
+  constexpr TensorView slice(int d, Index first, Index count) const {
+    HEED_CHECK(d >= 0 && d < Rank && first >= 0 && count >= 0 && first <= extent(d) - count, ShapeError,
+               "heed::TensorView::slice: positions ", first, " to ", first + count, " of dimension ", d,
+               " don't lie within extents ", extents_);
+    TensorView part = *this;
+    part.extents_[static_cast<std::size_t>(d)] = count;
+    part.data_ += first * stride(d);
+    return part;
+  }
+
+  /// The same elements with dimensions a and b exchanged.
+  constexpr TensorView transpose(int a, int b) const {
+    TensorView t = *this;
+    std::swap(t.extents_[static_cast<std::size_t>(a)], t.extents_[static_cast<std::size_t>(b)]);
+    std::swap(t.strides_[static_cast<std::size_t>(a)], t.strides_[static_cast<std::size_t>(b)]);
+    return t;
+  }
+
+  /// The same elements with a leading dimension of extent 1: (L, E) -> (1, L, E).
+  constexpr TensorView<T, Rank + 1> unsqueeze() const {
+    Extents<Rank + 1> extents{}, strides{};
+    extents[0] = 1;
+    strides[0] = extents_[0] * strides_[0];
+    std::copy(extents_.begin(), extents_.end(), extents.begin() + 1);
+    std::copy(strides_.begin(), strides_.end(), strides.begin() + 1);
+    return {data_, extents, strides};
+  }
+
+  /// Whether the last dimension's elements lie next to each other.
+  constexpr bool has_dense_rows() const { return stride(Rank - 1) == 1 || extent(Rank - 1) <= 1; }
+  /// Whether the elements lie in row-major order without gaps.
+  constexpr bool is_contiguous() const {
+    Index step = 1;
+    for (int d = Rank; d-- > 0;) {
+      if (extent(d) != 1 && stride(d) != step) return false;
+      step *= extent(d);
+    }
+    return true;
+  }
+
+  using Matrix = Eigen::Matrix<value_type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>, Eigen::Unaligned,
+                         Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
+  /// The last two dimensions as an Eigen map, at the given positions of the leading ones: view.matrix(b, h).
+  template <std::convertible_to<Index>... I>
+  requires(Rank >= 2 && sizeof...(I) + 2 == static_cast<std::size_t>(Rank)) Map matrix(I... i)
+  const {
+    return Map(data_ + offset(static_cast<Index>(i)..., Index{0}, Index{0}), extent(Rank - 2), extent(Rank - 1),
+               Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(stride(Rank - 2), stride(Rank - 1)));
+  }
+
+ private:
+  template <class... I>
+  constexpr Index offset(I... i) const {
+    Index at = 0;
+    std::size_t d = 0;
+    ((at += i * strides_[d++]), ...);
+    return at;
+  }
+
+  T* data_ = nullptr;
+  Extents<Rank> extents_{};
+  Extents<Rank> strides_{};
+};
+
+/// Owns a row-major array without gaps, aligned to 64 bytes, zero at first. T must be trivially copyable.
+template <class T, int Rank>
+class Tensor {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  using value_type = T;
+  static constexpr int rank = Rank;
+
+  Tensor() = default;
+  /// Tensor<float, 3> x(B, L, E). Throws ShapeError for a negative extent or one beyond int.
+  template <std::integral... I>
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) explicit Tensor(I... extents)
+      : Tensor(Extents<Rank>{static_cast<Index>(extents)...}) {}
+  explicit Tensor(const Extents<Rank>& extents)
+      : extents_(extents), size_(detail::checked_size<Rank>(extents)), data_(allocate(size_)) {
+    std::uninitialized_fill_n(data_.get(), size_, T(0));
+  }
+  Tensor(const Tensor& other) : extents_(other.extents_), size_(other.size_), data_(allocate(size_)) {
+    std::uninitialized_copy_n(other.data_.get(), size_, data_.get());
+  }
+  Tensor(Tensor&& other) noexcept
+      : extents_(std::exchange(other.extents_, {})),
+        size_(std::exchange(other.size_, 0)),
+        data_(std::move(other.data_)) {}
+  Tensor& operator=(Tensor other) noexcept {
+    std::swap(extents_, other.extents_);
+    std::swap(size_, other.size_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~Tensor() = default;
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  const Extents<Rank>& extents() const { return extents_; }
+  Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }
+  Index size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+  TensorView<T, Rank> view() { return {data(), extents_}; }
+  TensorView<const T, Rank> view() const { return {data(), extents_}; }
+  operator TensorView<T, Rank>() { return view(); }
+  operator TensorView<const T, Rank>() const { return view(); }
+
+  template <std::convertible_to<Index>... I>
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) T& operator()(I... i) { return view()(i...); }
+  template <std::convertible_to<Index>... I>
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) const T& operator()(I... i) const { return view()(i...); }
+  template <std::convertible_to<Index>... I>
+  auto matrix(I... i) {
+    return view().matrix(i...);
+  }
+  template <std::convertible_to<Index>... I>
+  auto matrix(I... i) const {
+    return view().matrix(i...);
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(T* p) const { ::operator delete(p, kAlignment); }
+  };
+  using Memory = std::unique_ptr<T, Free>;
+  static Memory allocate(Index n) {
+    if (n == 0) return {};
+    return Memory(static_cast<T*>(::operator new(static_cast<std::size_t>(n) * sizeof(T), kAlignment)));
+  }
+
+  Extents<Rank> extents_{};
+  Index size_ = 0;
+  Memory data_;
+};
+
+namespace detail {
+
+template <class A>
+struct tensor_traits {
+  static constexpr bool is_tensor = false;
+};
+template <class T, int Rank>
+struct tensor_traits<Tensor<T, Rank>> {
+  static constexpr bool is_tensor = true;
+  using value_type = T;
+  static constexpr int rank = Rank;
+};
+template <class T, int Rank>
+struct tensor_traits<TensorView<T, Rank>> {
+  static constexpr bool is_tensor = true;
+  using value_type = std::remove_const_t<T>;
+  static constexpr int rank = Rank;
+};
+
+}  // namespace detail
+
+/// Tensor or TensorView, const or not.
+template <class A>
+concept AnyTensor = detail::tensor_traits<std::remove_cvref_t<A>>::is_tensor;
+
+/// Any Eigen matrix, array, block, map, product or other expression.
+template <class A>
+concept EigenDense = std::is_base_of_v<Eigen::DenseBase<std::remove_cvref_t<A>>, std::remove_cvref_t<A>>;
+
+/// An Eigen object with memory of its own or borrowed, whose coefficients can be read by strides.
+template <class A>
+concept EigenDirect = EigenDense<A> &&(std::remove_cvref_t<A>::Flags& Eigen::DirectAccessBit) != 0;
+
+/// What every public function takes: a tensor, a view, or a plain Eigen matrix of shape (L, E) as one sequence.
+template <class A>
+concept TensorLike = AnyTensor<A> || EigenDense<A>;
+
+namespace detail {
+
+template <class A>
+struct scalar_of {
+  using type = typename std::remove_cvref_t<A>::Scalar;
+};
+template <AnyTensor A>
+struct scalar_of<A> {
+  using type = typename tensor_traits<std::remove_cvref_t<A>>::value_type;
+};
+
+}  // namespace detail
+
+/// The element type of a TensorLike, without const.
+template <TensorLike A>
+using scalar_of_t = typename detail::scalar_of<A>::type;
+
+/// The rank of a TensorLike; a plain Eigen matrix has rank 2.
+template <TensorLike A>
+inline constexpr int rank_of_v = [] {
+  if constexpr (AnyTensor<A>)
+    return detail::tensor_traits<std::remove_cvref_t<A>>::rank;
+  else
+    return 2;
+}();
+
+/// Views of what has memory. An Eigen expression without memory is evaluated by detail::Operand instead.
+template <class T, int Rank>
+constexpr TensorView<T, Rank> view_of(const TensorView<T, Rank>& v) {
+  return v;
+}
+template <class T, int Rank>
+TensorView<const T, Rank> view_of(const Tensor<T, Rank>& t) {
+  return t.view();
+}
+template <class T, int Rank>
+TensorView<T, Rank> view_of(Tensor<T, Rank>& t) {
+  return t.view();
+}
+/// An Eigen matrix of any storage order as (rows, columns).
+template <class D>
+requires EigenDirect<D> TensorView<const typename D::Scalar, 2> view_of(const Eigen::DenseBase<D>& m) {
+  const D& d = m.derived();
+  const Index row = D::IsRowMajor ? d.outerStride() : d.innerStride();
+  const Index column = D::IsRowMajor ? d.innerStride() : d.outerStride();
+  return {d.data(), {d.rows(), d.cols()}, {row, column}};
+}
+template <class D>
+requires(EigenDirect<D> &&
+         (D::Flags & Eigen::LvalueBit) != 0) TensorView<typename D::Scalar, 2> view_of(Eigen::DenseBase<D>& m) {
+  const auto read = view_of(std::as_const(m));
+  return {m.derived().data(), read.extents(), read.strides()};
+}
+
+namespace detail {
+
+/// The address range [first, last) that a view touches; an empty view touches nothing.
+template <class T, int Rank>
+std::pair<std::uintptr_t, std::uintptr_t> footprint(const TensorView<T, Rank>& v) {
+  if (v.empty()) return {0, 0};
+  Index low = 0, high = 0;
+  for (int d = 0; d < Rank; ++d) {
+    const Index span = (v.extent(d) - 1) * v.stride(d);
+    (span < 0 ? low : high) += span;
+  }
+  return {reinterpret_cast<std::uintptr_t>(v.data() + low), reinterpret_cast<std::uintptr_t>(v.data() + high + 1)};
+}
+
+/// Whether two views may share memory. Interleaved views of one buffer (column ranges of one matrix) are told apart
+/// when all strides but the last agree and the columns don't meet; any other overlap of address ranges counts.
+template <class A, class B, int Rank>
+bool may_overlap(const TensorView<A, Rank>& a, const TensorView<B, Rank>& b) {
+  const auto [a0, a1] = footprint(a);
+  const auto [b0, b1] = footprint(b);
+  if (a0 >= b1 || b0 >= a1) return false;
+  if constexpr (std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>> && Rank >= 2) {
+    // Both are columns of rows with one common pitch: compare the columns.
+    const Index pitch = a.stride(Rank - 2);
+    bool comparable = pitch > 0 && pitch == b.stride(Rank - 2) && a.stride(Rank - 1) == 1 && b.stride(Rank - 1) == 1;
+    for (int d = 0; d + 2 < Rank; ++d) {
+      comparable = comparable && (a.extent(d) == 1 || a.stride(d) % pitch == 0) &&
+                   (b.extent(d) == 1 || b.stride(d) % pitch == 0);
+    }
+    if (comparable) {
+      const Index distance = b.data() - a.data();
+      const Index column = ((distance % pitch) + pitch) % pitch;
+      return column < a.extent(Rank - 1) || column + b.extent(Rank - 1) > pitch;
+    }
+  }
+  return true;
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

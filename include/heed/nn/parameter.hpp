@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// A trainable value with its gradient, and the names under which layers present them.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/tensor.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// A vector (n) or a matrix (rows, columns) of trainable numbers and, once a backward has run, their gradient.
+///
+/// Layers hand them out through visit(prefix, f) under PyTorch's names and in a stable order. A default-constructed
+/// parameter does not exist (a Linear without bias has none) and is not visited.
+template <class T>
+class Parameter {
+ public:
+  Parameter() = default;
+  /// n zeros.
+  explicit Parameter(Index n) : rank_(1), extents_{n, 1}, value_(n) {}
+  /// rows × columns zeros. Weights are (out, in), as PyTorch stores them.
+  Parameter(Index rows, Index columns) : rank_(2), extents_{rows, columns}, value_(rows * columns) {}
+
+  bool exists() const { return rank_ > 0; }
+  int rank() const { return rank_; }
+  /// (n, 1) for a vector.
+  const Extents<2>& extents() const { return extents_; }
+  Index size() const { return extents_[0] * extents_[1]; }
+
+  /// All numbers in row-major order. Throws ValueError after release().
+  TensorView<const T, 1> value() const {
+    require_value();
+    return value_.view();
+  }
+  /// The same as a matrix (rows, columns); a vector is (n, 1).
+  TensorView<const T, 2> matrix() const { return {value().data(), extents_}; }
+  /// For writing. Packed copies that layers made of this value are dropped.
+  TensorView<T, 1> mutable_value() {
+    require_value();
+    ++version_;
+    return value_.view();
+  }
+  TensorView<T, 2> mutable_matrix() { return {mutable_value().data(), extents_}; }
+
+  /// Changes with every mutable access: how a layer knows whether its packed copy is still good.
+  std::uint64_t version() const { return version_; }
+
+  /// Frees the numbers; a layer that has packed them goes on working. Reading them afterwards is a ValueError.
+  void release() { value_ = Tensor<T, 1>(); }
+  bool released() const { return value_.size() != size(); }
+
+  /// The gradient, zero at first; the first call allocates it. Backwards add to it until zero_grad().
+  TensorView<T, 1> grad() {
+    if (grad_.size() != size()) grad_ = Tensor<T, 1>(size());
+    return grad_.view();
+  }
+  TensorView<T, 2> grad_matrix() { return {grad().data(), extents_}; }
+  bool has_grad() const { return exists() && grad_.size() == size() && size() > 0; }
+  void zero_grad() { std::fill_n(grad_.data(), grad_.size(), T(0)); }
+
+ private:
+  void require_value() const {
+    HEED_CHECK(!released(), ValueError, "heed::Parameter: the value of shape ", extents_,
+               " was released after packing; keep it (don't call release) to read, train or save it");
+  }
+
+  int rank_ = 0;
+  Extents<2> extents_{0, 0};
+  Tensor<T, 1> value_, grad_;
+  std::uint64_t version_ = 0;
+};
+
+namespace detail {
+
+/// "prefix.name", or "name" alone.
+inline std::string join(std::string_view prefix, std::string_view name) {
+  std::string path(prefix);
+  if (!path.empty() && !name.empty()) path += '.';
+  return path += name;
+}
+inline std::string join(std::string_view prefix, std::string_view name, int number) {
+  return join(join(prefix, name), std::to_string(number));
+}
+
+/// f(name, parameter) for a parameter that exists.
+template <class P, class F>
+void visit_parameter(std::string_view prefix, std::string_view name, P& parameter, F& f) {
+  if (parameter.exists()) f(std::string_view(join(prefix, name)), parameter);
+}
+
+}  // namespace detail
+
+/// The number of trainable numbers of a layer.
+template <class Layer>
+Index parameter_count(const Layer& layer) {
+  Index count = 0;
+  auto add = [&](std::string_view, const auto& parameter) { count += parameter.size(); };
+  layer.visit("", add);
+  return count;
+}
+
+HEED_NAMESPACE_END
