@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// What all layers share: the convenience call y = layer(x), the checks at a layer's boundary, and the split of
+/// independent rows over the executor.
+///
+/// The protocol. A layer has
+///   y = layer(x), layer(x, context)     x any TensorLike; (L, E) plain Eigen gives an Eigen matrix, (B, L, E) a Tensor
+///   forward(x, y, context) const        on views (B, L, E); allocates nothing once the context is warm
+///   output_width(E)                     the width of y for an x of width E
+///   visit(prefix, f)                    f(name, parameter), names as in PyTorch, in a stable order
+/// and shows y to the context's observer when it is done. Const calls may run from many threads, each with a Context.
+
+#include <algorithm>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/operand.hpp>
+#include <heed/core/parallel.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/core/workspace.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The convenience call of any layer, T the element type of the result: inputs become views (B, L, width), expressions
+/// are evaluated once into the workspace, and forward(x, more..., y) fills a new result (B, L, width) that has the
+/// batch and length of x. The result has the rank of x; for plain Eigen it is a matrix.
+template <class T, class Forward, TensorLike X, TensorLike... More>
+result_t<X, T> apply(Index width, Context& context, Forward&& forward, const X& x, const More&... more) {
+  const Workspace::Frame frame(context.workspace());
+  const auto x_view = read_as<3>(x, context.workspace());
+  auto y = make_result<X, T, 3>(Extents<3>{x_view.extent(0), x_view.extent(1), width});
+  forward(x_view, read_as<3>(more, context.workspace())..., write_as<3>(y));
+  return y;
+}
+
+template <TensorLike X>
+Index width_of(const X& x) {
+  if constexpr (AnyTensor<X>)
+    return x.extent(rank_of_v<X> - 1);
+  else
+    return x.cols();
+}
+
+/// The convenience call of a layer with one input.
+template <class Layer, TensorLike X>
+auto apply(const Layer& layer, const X& x, Context& context) {
+  using T = scalar_of_t<X>;
+  static_assert(
+      requires(TensorView<const T, 3> in, TensorView<T, 3> out) { layer.forward(in, out, context); },
+      "heed: the elements of x are not of the layer's type; cast x, x.cast<float>() for plain Eigen");
+  return apply<T>(
+      layer.output_width(width_of(x)), context,
+      [&](TensorView<const T, 3> in, TensorView<T, 3> out) { layer.forward(in, out, context); }, x);
+}
+
+enum class InPlace { Forbidden, Allowed };
+
+/// The boundary check of a layer with one input: x (B, L, in), y (B, L, out). Throws ShapeError when an extent differs,
+/// ValueError when y shares memory with x; InPlace::Allowed accepts y == x, element by element.
+template <class T, class U>
+void check_layer_shapes(std::string_view name, const TensorView<const T, 3>& x, const TensorView<U, 3>& y, Index in,
+                        Index out, InPlace in_place = InPlace::Forbidden) {
+  HEED_CHECK(x.extent(2) == in, ShapeError, name, ": x ", x.extents(), " has width ", x.extent(2),
+             " but the layer takes ", in);
+  HEED_CHECK((y.extents() == Extents<3>{x.extent(0), x.extent(1), out}), ShapeError, name, ": y ", y.extents(),
+             " does not fit x ", x.extents(), "; make it ", Extents<3>{x.extent(0), x.extent(1), out});
+  const bool same = static_cast<const void*>(x.data()) == y.data() && x.strides() == y.strides();
+  HEED_CHECK((in_place == InPlace::Allowed && same) || !may_overlap(x, y), ValueError, name,
+             ": y shares memory with x; give it memory of its own");
+}
+
+/// f(first, last, slot) over ranges of [0, rows), on the executor when there is enough work. Rows must be independent
+/// of each other: where the ranges are cut then changes no result. `row_size` is the work of a row in elements.
+template <class F>
+void for_rows(Context& context, Index rows, Index row_size, F&& f) {
+  constexpr Index kPieceSize = 16384;  // elements: some microseconds, well above the cost of handing out a piece
+  const Index rows_per_piece = std::max<Index>(1, kPieceSize / std::max<Index>(1, row_size));
+  if (context.executor().concurrency() == 1 || rows <= rows_per_piece) {
+    if (rows > 0) f(Index{0}, rows, 0);
+    return;
+  }
+  const Index pieces = (rows + rows_per_piece - 1) / rows_per_piece;
+  context.executor().parallel_for(static_cast<int>(pieces), [&](int piece, int slot) {
+    const Index first = piece * rows_per_piece;
+    f(first, std::min(rows, first + rows_per_piece), slot);
+  });
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END
