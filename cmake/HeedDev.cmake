@@ -4,7 +4,7 @@
 add_library(heed_dev INTERFACE)
 target_link_libraries(heed_dev INTERFACE heed::heed)
 target_compile_options(heed_dev INTERFACE
-  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wnon-virtual-dtor
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wdouble-promotion -Wnon-virtual-dtor
   $<$<BOOL:${HEED_WERROR}>:-Werror>
   $<$<BOOL:${HEED_NATIVE}>:-march=native>)
 
