@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+# How a directory of test sources becomes executables and CTest tests.
+
+# Sets `result` to the package among HEED_MISSING_PACKAGES (names that begin its includes: <name/...>) that `source`
+# includes first, itself or through the helpers in tests/common; to nothing when all it needs is there.
+function(heed_missing_package source result)
+  set(${result} "" PARENT_SCOPE)
+  file(STRINGS ${source} includes REGEX "^#include")
+  foreach(line IN LISTS includes)
+    foreach(package IN LISTS HEED_MISSING_PACKAGES)
+      if(line MATCHES "<${package}[/.]")
+        set(${result} ${package} PARENT_SCOPE)
+        return()
+      endif()
+    endforeach()
+    if(line MATCHES "\"(common/)?([^\"]+)\"" AND EXISTS ${PROJECT_SOURCE_DIR}/tests/common/${CMAKE_MATCH_2})
+      heed_missing_package(${PROJECT_SOURCE_DIR}/tests/common/${CMAKE_MATCH_2} missing)
+      if(missing)
+        set(${result} ${missing} PARENT_SCOPE)
+        return()
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
+# heed_add_test_executable(<name> LAYER <layer> LABEL <label> SOURCES <source>... [LIBRARIES <library>...])
+# Sources whose packages are missing are left out with a message; without sources there is no executable.
+function(heed_add_test_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LAYER;LABEL" "SOURCES;LIBRARIES")
+  set(sources "")
+  foreach(source IN LISTS arg_SOURCES)
+    heed_missing_package(${source} missing)
+    if(missing)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE shown)
+      message(NOTICE "heed: ${shown} is left out: it needs ${missing}, which was not found")
+    else()
+      list(APPEND sources ${source})
+    endif()
+  endforeach()
+  if(NOT sources)
+    return()
+  endif()
+
+  set(environment "")
+  if(HEED_MODEL_DIR)
+    set(environment ENVIRONMENT HEED_MODEL_DIR=${HEED_MODEL_DIR})
+  endif()
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE heed_instances ${arg_LIBRARIES})
+  gtest_discover_tests(${name} TEST_PREFIX ${arg_LAYER}. DISCOVERY_MODE PRE_TEST
+    PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300 ${environment})
+endfunction()
+
+# heed_add_test_layer(<layer> [LIBRARIES <library>...])
+# <layer>/*_test.cpp become heed_<layer>_test. The *_thread_test.cpp among them become heed_<layer>_thread_test, labelled
+# "thread" and part of the target heed_thread_tests: these are the tests that run under the thread sanitizer.
+function(heed_add_test_layer layer)
+  file(GLOB sources CONFIGURE_DEPENDS ${layer}/*_test.cpp)
+  set(thread_sources ${sources})
+  list(FILTER sources EXCLUDE REGEX "_thread_test\\.cpp$")
+  list(FILTER thread_sources INCLUDE REGEX "_thread_test\\.cpp$")
+  heed_add_test_executable(heed_${layer}_test LAYER ${layer} LABEL ${layer} SOURCES ${sources} ${ARGN})
+  heed_add_test_executable(heed_${layer}_thread_test LAYER ${layer} LABEL thread SOURCES ${thread_sources} ${ARGN})
+  if(TARGET heed_${layer}_thread_test)
+    add_dependencies(heed_thread_tests heed_${layer}_thread_test)
+  endif()
+endfunction()
