@@ -257,6 +257,11 @@ struct tensor_traits<TensorView<T, Rank>> {
   static constexpr int rank = Rank;
 };
 
+template <class A>
+inline constexpr bool is_view_v = false;
+template <class T, int Rank>
+inline constexpr bool is_view_v<TensorView<T, Rank>> = true;
+
 }  // namespace detail
 
 /// Tensor or TensorView, const or not.
