@@ -51,4 +51,39 @@ class Philox {
   std::uint64_t seed_, stream_;
 };
 
+/// Which attention weights dropout keeps: a function of (seed, stream, b, h, q, k), so that forward, backward and
+/// recomputation agree without storing a mask. A hash rather than Philox: it runs once for every pair.
+/// The mixer is lowbias32 (Chris Wellons, "Prospecting for hash functions", 2018).
+class DropoutPattern {
+ public:
+  /// Drops with the given probability, 0 <= probability <= 1.
+  DropoutPattern(std::uint64_t seed, std::uint64_t stream, double probability)
+      : low_(static_cast<std::uint32_t>(seed) ^ mix(static_cast<std::uint32_t>(stream))),
+        high_(static_cast<std::uint32_t>(seed >> 32) ^ mix(static_cast<std::uint32_t>(stream >> 32) + 0x9e3779b9u)),
+        drop_below_(static_cast<std::uint64_t>(std::ldexp(probability, 32))) {}
+
+  /// The part of the hash that belongs to a query.
+  std::uint32_t query_word(int b, int h, int q) const {
+    const std::uint32_t head = mix(static_cast<std::uint32_t>(h) + mix(static_cast<std::uint32_t>(b) + high_));
+    return mix(low_ ^ mix(static_cast<std::uint32_t>(q) ^ head));
+  }
+  /// The part that belongs to a key.
+  static std::uint32_t key_word(int k) { return static_cast<std::uint32_t>(k) * 0x9e3779b9u; }
+  bool keeps(std::uint32_t query_word, std::uint32_t key_word) const {
+    return mix(query_word + key_word) >= drop_below_;
+  }
+
+ private:
+  static std::uint32_t mix(std::uint32_t x) {
+    x ^= x >> 16;
+    x *= 0x21f0aaadu;
+    x ^= x >> 15;
+    x *= 0x735a2d97u;
+    x ^= x >> 15;
+    return x;
+  }
+  std::uint32_t low_, high_;
+  std::uint64_t drop_below_;
+};
+
 HEED_NAMESPACE_END

@@ -36,9 +36,9 @@ template <class T>
 inline constexpr bool is_narrow_v =
     std::is_same_v<std::remove_cv_t<T>, half> || std::is_same_v<std::remove_cv_t<T>, bfloat16>;
 
-/// A key and value type S that may stand beside queries of type T: T itself, or a 16-bit type beside float.
+/// A key and value type S that may stand beside queries of type T: T itself, or a 16-bit storage type.
 template <class S, class T>
-concept StorageFor = std::is_same_v<S, T> ||(std::is_same_v<T, float>&& is_narrow_v<S>);
+concept StorageFor = std::is_same_v<S, T> || is_narrow_v<S>;
 
 namespace detail {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 /// @file
-/// What all layers share: the convenience call y = layer(x), the checks at a layer's boundary, and the split of
-/// independent rows over the executor.
+/// What all layers share: the convenience call y = layer(x), the checks at a layer's boundary, and the walk over
+/// independent rows, split over the executor.
 ///
 /// The protocol. A layer has
 ///   y = layer(x), layer(x, context)     x any TensorLike; (L, E) plain Eigen gives an Eigen matrix, (B, L, E) a Tensor
@@ -22,6 +22,8 @@
 #include <heed/core/error.hpp>
 #include <heed/core/operand.hpp>
 #include <heed/core/parallel.hpp>
+#include <heed/core/scalar.hpp>
+#include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 
@@ -91,6 +93,59 @@ void for_rows(Context& context, Index rows, Index row_size, F&& f) {
   context.executor().parallel_for(static_cast<int>(pieces), [&](int piece, int slot) {
     const Index first = piece * rows_per_piece;
     f(first, std::min(rows, first + rows_per_piece), slot);
+  });
+}
+
+/// Lanes 0, ..., n - 1 (all of them when n is larger) from elements next to each other; the other lanes hold `fill`.
+/// With it and store_lanes(), the end of a row takes the same instructions as its middle.
+template <class T>
+HEED_ALWAYS_INLINE auto load_lanes(const T* from, Index n, accumulate_t<T> fill = 0) {
+  using A = accumulate_t<T>;
+  using V = Vec<A>;
+  if (n >= V::size) {
+    if constexpr (is_narrow_v<T>)
+      return load_float(from);
+    else
+      return V::load(from);
+  }
+  A lanes[V::size];
+  for (Index i = 0; i < V::size; ++i) lanes[i] = i < n ? static_cast<A>(from[i]) : fill;
+  return V::load(lanes);
+}
+
+template <class T>
+HEED_ALWAYS_INLINE void store_lanes(Vec<accumulate_t<T>> value, T* to, Index n) {
+  using A = accumulate_t<T>;
+  if constexpr (!is_narrow_v<T>) {
+    if (n >= Vec<A>::size) return value.store(to);
+  }
+  A lanes[Vec<A>::size];
+  value.store(lanes);
+  for (Index i = 0; i < std::min<Index>(n, Vec<A>::size); ++i) to[i] = static_cast<T>(lanes[i]);
+}
+
+/// row(b, l, from, to) for every row of x (B, L, E) and y (B, L, E), with elements next to each other: rows of other
+/// strides pass through a copy. `to` may be `from`. Rows are independent and split over the executor.
+template <class T, class Row>
+void transform_rows(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context, Row&& row) {
+  const Index length = x.extent(1), width = x.extent(2);
+  const bool copies = !x.has_dense_rows() || !y.has_dense_rows();
+  const Workspace::Frame frame(context.workspace());
+  const auto scratch = context.workspace().tensor<T, 2>({copies ? context.executor().concurrency() : 0, width});
+  for_rows(context, x.extent(0) * length, width, [&](Index first, Index last, int slot) {
+    for (Index r = first; r < last; ++r) {
+      const Index b = r / length, l = r % length;
+      const T* from = x[b][l].data();
+      T* to = y[b][l].data();
+      if (!x.has_dense_rows()) {
+        convert_row(from, x.stride(2), width, scratch[slot].data());
+        from = scratch[slot].data();
+      }
+      row(b, l, from, y.has_dense_rows() ? to : scratch[slot].data());
+      if (!y.has_dense_rows()) {
+        for (Index e = 0; e < width; ++e) to[e * y.stride(2)] = scratch[slot](e);
+      }
+    }
   });
 }
 

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// One attention call as data: what the entry has checked and the paths compute from.
+
+#include <optional>
+#include <span>
+
+#include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/random.hpp>
+#include <heed/core/scalar.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/mask/concept.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// What changes the result of an attention call besides its arguments.
+struct AttentionOptions {
+  /// Factor of the scores; 1/√Dk where not given.
+  std::optional<double> scale;
+  /// Probability that a weight is dropped; the survivors grow by 1/(1 - dropout). Only while context.training.
+  double dropout = 0;
+  /// One logit a head that takes part in the softmax denominator only (attention sinks; Xiao et al., 2023). Borrowed.
+  std::span<const double> sinks;
+};
+
+namespace detail {
+
+/// q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv); the mask is bound to the shape.
+/// row_max and row_sum (B, H, Lq), both or neither: the maximum of the scores of a row, sinks included, and the sum of
+/// exp(score - maximum); -inf and 0 for a row that sees nothing and has no sink.
+template <class T, class S>
+struct AttentionCall {
+  using A = accumulate_t<T>;
+
+  AttentionShape shape;
+  TensorView<const T, 4> q;
+  TensorView<const S, 4> k, v;
+  TensorView<T, 4> out;
+  TensorView<A, 3> row_max, row_sum;
+  MaskRef mask;
+  A scale;
+  std::span<const double> sinks;
+  double dropout;
+  DropoutPattern dropped;
+
+  /// Query head h reads key/value head h / (H/G).
+  int key_head(int h) const { return h / (shape.H / shape.G); }
+  bool wants_statistics() const { return row_max.data() != nullptr; }
+};
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Everything of heed that needs Eigen and the standard library alone.
+
+#include <heed/attention/attention.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/parallel.hpp>
+#include <heed/core/random.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/mask/basic.hpp>
+#include <heed/mask/dense.hpp>
+#include <heed/mask/modifier.hpp>
+#include <heed/mask/print.hpp>
+#include <heed/mask/sparse.hpp>
+#include <heed/version.hpp>

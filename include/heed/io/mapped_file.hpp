@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// The bytes of a file: mapped into memory where the system can, read where it can't.
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+#include <heed/io/text.hpp>
+
+#if __has_include(<sys/mman.h>)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Read-only bytes of a file. While a file is mapped, nobody may shorten it in place (replace it by renaming another
+/// over it instead): reading a mapped page that is gone ends the program on POSIX systems.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  /// Throws FormatError when the path cannot be opened or read, or is no regular file.
+  static MappedFile open(const std::string& path) {
+#if __has_include(<sys/mman.h>)
+    MappedFile file;
+    if (file.map(path)) return file;
+#endif
+    return read(path);
+  }
+  /// The same without mapping, for systems and files that can't be mapped.
+  static MappedFile read(const std::string& path) {
+    MappedFile file;
+    std::FILE* stream = std::fopen(path.c_str(), "rb");
+    if (!stream) refuse(path, "cannot be opened", errno);
+    // The size is found by reading: what a system reports beforehand need not be true.
+    std::size_t used = 0, got = 0;
+    do {
+      if (file.memory_.size() == used) file.memory_.resize(std::max<std::size_t>(std::size_t{1} << 16, 2 * used));
+      got = std::fread(file.memory_.data() + used, 1, file.memory_.size() - used, stream);
+      used += got;
+    } while (got > 0);
+    const int error = std::ferror(stream) ? errno : 0;
+    std::fclose(stream);
+    if (error) refuse(path, "cannot be read", error);
+    file.memory_.resize(used);
+    file.bytes_ = file.memory_;
+    return file;
+  }
+
+  MappedFile(MappedFile&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})),
+        memory_(std::move(other.memory_)),
+        is_mapped_(std::exchange(other.is_mapped_, false)) {}
+  MappedFile& operator=(MappedFile other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    std::swap(memory_, other.memory_);
+    std::swap(is_mapped_, other.is_mapped_);
+    return *this;
+  }
+  ~MappedFile() {
+#if __has_include(<sys/mman.h>)
+    if (is_mapped_) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+#endif
+  }
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+  bool is_mapped() const { return is_mapped_; }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& path, const char* what, int error) {
+    raise<FormatError>("heed::SafeTensors: file ", quoted(path), " ", what, ": ", std::strerror(error));
+  }
+
+#if __has_include(<sys/mman.h>)
+  /// False where only reading can help.
+  bool map(const std::string& path) {
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) refuse(path, "cannot be opened", errno);
+    struct ::stat status {};
+    const int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
+    const bool regular = error == 0 && S_ISREG(status.st_mode);
+    void* address = MAP_FAILED;
+    if (regular && status.st_size > 0 &&
+        static_cast<std::uint64_t>(status.st_size) <= std::numeric_limits<std::size_t>::max()) {
+      address = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
+    }
+    ::close(descriptor);
+    if (error) refuse(path, "cannot be read", error);
+    HEED_CHECK(regular, FormatError, "heed::SafeTensors: ", quoted(path),
+               " is not a regular file; give the path of a .safetensors file");
+    if (address == MAP_FAILED) return false;
+    bytes_ = {static_cast<const std::byte*>(address), static_cast<std::size_t>(status.st_size)};
+    is_mapped_ = true;
+    return true;
+  }
+#endif
+
+  std::span<const std::byte> bytes_;
+  std::vector<std::byte> memory_;
+  bool is_mapped_ = false;
+};
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// The header of a safetensors file: what it says about each tensor, its parser, its checks and its writer.
+///
+///     8 bytes   N, the length of the header (little endian)
+///     N bytes   JSON: {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets":
+///               [0, 24]}}
+///     the rest  the tensors, row-major and little endian, without gaps; offsets count from here
+///
+/// Files are hostile. The parser reads just this grammar and no other JSON, so that its depth is bounded by its code,
+/// and every length is checked before it is used.
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/scalar.hpp>
+#include <heed/io/text.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+static_assert(std::endian::native == std::endian::little,
+              "heed reads safetensors files, which are little endian, on little-endian machines only");
+
+/// The element types of safetensors files that heed reads and writes.
+enum class Dtype { F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, Bool };
+
+namespace detail {
+
+struct DtypeFacts {
+  std::string_view name;
+  std::uint64_t bytes;
+};
+/// In the order of Dtype.
+inline constexpr std::array<DtypeFacts, 13> kDtypes{{{"F64", 8},
+                                                     {"F32", 4},
+                                                     {"F16", 2},
+                                                     {"BF16", 2},
+                                                     {"I64", 8},
+                                                     {"I32", 4},
+                                                     {"I16", 2},
+                                                     {"I8", 1},
+                                                     {"U64", 8},
+                                                     {"U32", 4},
+                                                     {"U16", 2},
+                                                     {"U8", 1},
+                                                     {"BOOL", 1}}};
+
+/// The stored type of a C++ type.
+template <class T>
+constexpr Dtype dtype_of() {
+  if constexpr (std::is_same_v<T, double>) return Dtype::F64;
+  if constexpr (std::is_same_v<T, float>) return Dtype::F32;
+  if constexpr (std::is_same_v<T, half>) return Dtype::F16;
+  if constexpr (std::is_same_v<T, bfloat16>) return Dtype::BF16;
+  if constexpr (std::is_same_v<T, bool>) return Dtype::Bool;
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    constexpr std::array<Dtype, 4> with_sign{Dtype::I8, Dtype::I16, Dtype::I32, Dtype::I64};
+    constexpr std::array<Dtype, 4> without{Dtype::U8, Dtype::U16, Dtype::U32, Dtype::U64};
+    return (std::is_signed_v<T> ? with_sign : without)[std::countr_zero(sizeof(T))];
+  }
+}
+
+}  // namespace detail
+
+/// The name of a type as files spell it: "BF16".
+constexpr std::string_view to_string(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].name; }
+/// The bytes of one element.
+constexpr std::uint64_t size_of(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].bytes; }
+constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::BF16; }
+
+/// What a file says about one tensor.
+struct TensorInfo {
+  Dtype dtype = Dtype::F32;
+  std::vector<Index> shape;
+  /// The tensor's bytes, [begin, end), counted from the start of the data.
+  std::uint64_t begin = 0, end = 0;
+};
+
+/// The free text of a file: key and value.
+using Metadata = std::map<std::string, std::string, std::less<>>;
+
+namespace detail {
+
+inline std::string shape_text(const std::vector<Index>& shape) {
+  std::string text = "(";
+  for (std::size_t d = 0; d < shape.size(); ++d) text += (d ? ", " : "") + std::to_string(shape[d]);
+  return text += ')';
+}
+
+struct SafeTensorsHeader {
+  std::map<std::string, TensorInfo, std::less<>> tensors;
+  /// In the order of the data.
+  std::vector<std::string> names;
+  Metadata metadata;
+};
+
+inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr std::size_t kMaxTensorRank = 64;
+
+/// The bytes of a tensor, or nothing where they don't fit 63 bits.
+inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector<Index>& shape) {
+  std::uint64_t bytes = size_of(dtype);
+  bool empty = false;
+  for (const Index extent : shape) {
+    const auto e = static_cast<std::uint64_t>(extent);
+    empty = empty || e == 0;
+    if (e == 0) continue;
+    if (bytes > static_cast<std::uint64_t>(std::numeric_limits<Index>::max()) / e) return std::nullopt;
+    bytes *= e;
+  }
+  return empty ? 0 : bytes;
+}
+
+/// Reads the JSON text of a header. Every failure is a FormatError that names the file, the tensor, the field, the
+/// byte, what was expected and what was found.
+class HeaderParser {
+ public:
+  HeaderParser(std::string_view json, std::string_view file) : text_(json), file_(file) {}
+
+  SafeTensorsHeader parse() {
+    SafeTensorsHeader header;
+    if (text_.empty() || text_.front() != '{') fail("the header must begin with '{', found ", found());
+    object([&](std::string name) {
+      if (name == "__metadata__") {
+        field_ = "__metadata__";
+        if (!std::exchange(metadata_seen_, true))
+          parse_metadata(header.metadata);
+        else
+          fail("it appears twice");
+      } else {
+        tensor_ = name;
+        in_tensor_ = true;
+        const auto [entry, is_new] = header.tensors.try_emplace(std::move(name));
+        if (!is_new) fail("this name appears twice, which leaves open which of the two is meant");
+        entry->second = parse_tensor();
+        in_tensor_ = false;
+      }
+      field_ = {};
+    });
+    skip_space();
+    if (at_ != text_.size()) fail("nothing but spaces may follow the header's last '}', found ", found());
+    return header;
+  }
+
+ private:
+  void parse_metadata(Metadata& metadata) {
+    object([&](std::string key) {
+      skip_space();
+      if (peek() != '"') fail("the value of ", quoted(key), " must be a string, found ", found());
+      if (!metadata.try_emplace(key, string()).second) fail("the key ", quoted(key), " appears twice");
+    });
+  }
+
+  TensorInfo parse_tensor() {
+    TensorInfo info;
+    bool has_dtype = false, has_shape = false, has_offsets = false;
+    object([&](const std::string& key) {
+      const auto once = [&](bool& seen, std::string_view field) {
+        field_ = field;
+        if (std::exchange(seen, true)) fail("it appears twice");
+      };
+      if (key == "dtype") {
+        once(has_dtype, "dtype");
+        info.dtype = parse_dtype();
+      } else if (key == "shape") {
+        once(has_shape, "shape");
+        array([&] {
+          if (info.shape.size() == kMaxTensorRank) fail("more than ", kMaxTensorRank, " dimensions");
+          info.shape.push_back(static_cast<Index>(integer()));
+        });
+      } else if (key == "data_offsets") {
+        once(has_offsets, "data_offsets");
+        std::size_t count = 0;
+        array([&] {
+          if (count == 2) fail("expected [begin, end], found a third entry");
+          (count++ == 0 ? info.begin : info.end) = integer();
+        });
+        if (count != 2) fail("expected [begin, end], found ", count, count == 1 ? " entry" : " entries");
+      } else {
+        fail("unknown field ", quoted(key), "; a tensor has dtype, shape and data_offsets");
+      }
+      field_ = {};
+    });
+    if (!has_dtype) fail("field \"dtype\" is missing");
+    if (!has_shape) fail("field \"shape\" is missing");
+    if (!has_offsets) fail("field \"data_offsets\" is missing");
+    return info;
+  }
+
+  Dtype parse_dtype() {
+    skip_space();
+    const std::string name = string();
+    for (std::size_t i = 0; i < kDtypes.size(); ++i) {
+      if (kDtypes[i].name == name) return static_cast<Dtype>(i);
+    }
+    fail("heed does not read ", quoted(name),
+         "; convert the tensor to F64, F32, F16, BF16, I8 to I64, U8 to U64 or BOOL");
+  }
+
+  // The JSON that the grammar needs.
+
+  template <class Member>
+  void object(Member member) {
+    expect('{');
+    skip_space();
+    if (accept('}')) return;
+    do {
+      skip_space();
+      std::string key = string();
+      expect(':');
+      member(std::move(key));
+      skip_space();
+    } while (accept(','));
+    expect('}');
+  }
+
+  template <class Element>
+  void array(Element element) {
+    expect('[');
+    skip_space();
+    if (accept(']')) return;
+    do {
+      skip_space();
+      element();
+      skip_space();
+    } while (accept(','));
+    expect(']');
+  }
+
+  /// A non-negative integer that fits 63 bits.
+  std::uint64_t integer() {
+    if (!is_digit()) fail("expected a non-negative integer, found ", found());
+    constexpr auto largest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    const bool leading_zero = peek() == '0';
+    std::uint64_t value = static_cast<std::uint64_t>(text_[at_++] - '0');
+    while (is_digit()) {
+      const auto digit = static_cast<std::uint64_t>(peek() - '0');
+      if (leading_zero) fail("a number must not begin with 0, found another digit");
+      if (value > (largest - digit) / 10) fail("a number is larger than 9223372036854775807");
+      value = 10 * value + digit;
+      ++at_;
+    }
+    if (peek() == '.' || peek() == 'e' || peek() == 'E') fail("expected a non-negative integer, found a fraction");
+    return value;
+  }
+
+  std::string string() {
+    if (!accept('"')) fail("expected a string, found ", found());
+    std::string value;
+    for (;;) {
+      if (at_ == text_.size()) fail("a string has no end");
+      const CodePoint c = decode_utf8(text_.substr(at_));
+      if (c.length == 0) fail("a string is not UTF-8");
+      if (c.value < 0x20) fail("a string holds a control character that is not escaped");
+      if (c.value == '\\') {
+        escape(value);
+        continue;
+      }
+      const std::string_view taken = text_.substr(at_, c.length);
+      at_ += c.length;
+      if (c.value == '"') return value;
+      value += taken;
+    }
+  }
+
+  void escape(std::string& value) {
+    at_ += 1;
+    constexpr std::string_view letters = "\"\\/bfnrt", meanings = "\"\\/\b\f\n\r\t";
+    const std::size_t which = at_ < text_.size() ? letters.find(text_[at_]) : std::string_view::npos;
+    if (which != std::string_view::npos) {
+      value += meanings[which];
+      ++at_;
+      return;
+    }
+    std::uint32_t c = escaped_unit();
+    if (c >= 0xDC00 && c <= 0xDFFF) fail("a string holds half a surrogate pair");
+    if (c >= 0xD800 && c <= 0xDBFF) {
+      if (peek() != '\\') fail("a string holds half a surrogate pair");
+      ++at_;
+      const std::uint32_t low = escaped_unit();
+      if (low < 0xDC00 || low > 0xDFFF) fail("a string holds half a surrogate pair");
+      c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+    }
+    append_utf8(value, c);
+  }
+
+  /// uXXXX
+  std::uint32_t escaped_unit() {
+    if (!accept('u')) fail("a string holds an unknown escape, \\ and then ", found());
+    std::uint32_t unit = 0;
+    for (int i = 0; i < 4; ++i) {
+      constexpr std::string_view digits = "0123456789abcdef0123456789ABCDEF";
+      const std::size_t digit = at_ < text_.size() ? digits.find(text_[at_]) : std::string_view::npos;
+      if (digit == std::string_view::npos) fail("\\u needs four hexadecimal digits, found ", found());
+      unit = unit << 4 | static_cast<std::uint32_t>(digit % 16);
+      ++at_;
+    }
+    return unit;
+  }
+
+  void skip_space() {
+    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos) ++at_;
+  }
+  /// The next byte; 0, which the grammar has nowhere, at the end.
+  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  bool is_digit() const { return peek() >= '0' && peek() <= '9'; }
+  bool accept(char c) {
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char c) {
+    skip_space();
+    if (!accept(c)) fail("expected '", c, "', found ", found());
+  }
+  std::string found() const { return at_ < text_.size() ? quoted(text_.substr(at_, 1)) : "the end of the header"; }
+
+  template <class... Parts>
+  [[noreturn]] void fail(const Parts&... parts) const {
+    raise<FormatError>("heed::SafeTensors: file ", quoted(file_), in_tensor_ ? ", tensor " + quoted(tensor_) : "",
+                       field_.empty() ? "" : ", field " + quoted(field_), ", byte ", at_, " of the header: ", parts...);
+  }
+
+  std::string_view text_, file_;
+  std::size_t at_ = 0;
+  std::string tensor_;
+  bool in_tensor_ = false, metadata_seen_ = false;
+  std::string_view field_;
+};
+
+/// Checks that the tensors cover `data_bytes` bytes without overlap, gap or rest, and puts their names in the order of
+/// the data.
+inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, std::string_view file) {
+  std::vector<const std::pair<const std::string, TensorInfo>*> in_order;
+  in_order.reserve(header.tensors.size());
+  for (const auto& entry : header.tensors) {
+    const auto& [name, info] = entry;
+    const auto fail = [&, &name = name](const auto&... parts) {
+      raise<FormatError>("heed::SafeTensors: file ", quoted(file), ", tensor ", quoted(name), ": ", parts...);
+    };
+    const std::optional<std::uint64_t> bytes = checked_bytes(info.dtype, info.shape);
+    if (!bytes) fail("shape ", shape_text(info.shape), " has more bytes than 63 bits can count");
+    if (info.begin > info.end) fail("data_offsets [", info.begin, ", ", info.end, "] end before they begin");
+    if (info.end > data_bytes) {
+      fail("data_offsets [", info.begin, ", ", info.end, "] reach past the ", data_bytes,
+           " bytes of data; the file is cut short or its header is damaged");
+    }
+    if (info.end - info.begin != *bytes) {
+      fail("shape ", shape_text(info.shape), " of ", to_string(info.dtype), " takes ", *bytes,
+           " bytes, but data_offsets [", info.begin, ", ", info.end, "] hold ", info.end - info.begin);
+    }
+    in_order.push_back(&entry);
+  }
+  std::sort(in_order.begin(), in_order.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
+  });
+
+  std::uint64_t covered = 0;
+  header.names.reserve(in_order.size());
+  for (const auto* entry : in_order) {
+    const TensorInfo& info = entry->second;
+    if (info.begin != covered) {
+      raise<FormatError>("heed::SafeTensors: file ", quoted(file), ", tensor ", quoted(entry->first),
+                         ": data_offsets begin at ", info.begin,
+                         info.begin < covered ? " and overlap what comes before, " : " and leave a gap after ",
+                         header.names.empty() ? "the start of the data" : "tensor " + quoted(header.names.back()),
+                         header.names.empty() ? ", which is at " : ", which ends at ", covered);
+    }
+    covered = info.end;
+    header.names.push_back(entry->first);
+  }
+  HEED_CHECK(covered == data_bytes, FormatError, "heed::SafeTensors: file ", quoted(file), ": the tensors end at byte ",
+             covered, " of the data",
+             header.names.empty() ? std::string() : " (the last one is " + quoted(header.names.back()) + ")",
+             ", but there are ", data_bytes, " bytes; what is left over belongs to no tensor");
+}
+
+/// A sentence about what a file is that is not safetensors, empty for no idea.
+inline std::string_view guess_other_format(std::string_view bytes) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> known{{
+      {"GGUF", "; this is a GGUF file, convert it to safetensors"},
+      {"PK\x03\x04", "; this is a zip archive, perhaps from torch.save: convert it to safetensors"},
+      {"\x80\x02", "; this is a Python pickle, perhaps from torch.save: convert it to safetensors"},
+      {"\x93NUMPY", "; this is a NumPy file, convert it to safetensors"},
+      {"version https://git-lfs", "; this is a Git LFS pointer, fetch the file itself with 'git lfs pull'"},
+      {"<", "; this is a web page or XML, the download went wrong"},
+  }};
+  for (const auto& [start, sentence] : known) {
+    if (bytes.starts_with(start)) return sentence;
+  }
+  return {};
+}
+
+/// The header of a file given as bytes, and where its data begins.
+inline std::pair<SafeTensorsHeader, std::uint64_t> read_header(std::string_view bytes, std::string_view file) {
+  HEED_CHECK(bytes.size() >= 8, FormatError, "heed::SafeTensors: file ", quoted(file), " has ", bytes.size(),
+             " bytes, but the length of the header alone takes 8; the file is cut short or no safetensors file",
+             guess_other_format(bytes));
+  std::uint64_t length = 0;
+  for (std::size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(bytes[i]);
+  const std::uint64_t rest = bytes.size() - 8;
+  HEED_CHECK(length <= kMaxHeaderBytes && length <= rest, FormatError, "heed::SafeTensors: file ", quoted(file),
+             " announces a header of ", length, " bytes, but ",
+             length <= rest ? "a header may have " + std::to_string(kMaxHeaderBytes)
+                            : "only " + std::to_string(rest) + " bytes follow",
+             "; the file is cut short or no safetensors file", guess_other_format(bytes));
+  SafeTensorsHeader header = HeaderParser(bytes.substr(8, length), file).parse();
+  check_layout(header, rest - length, file);
+  return {std::move(header), 8 + length};
+}
+
+/// A JSON string with its quotes. The text is valid UTF-8.
+inline std::string json_string(std::string_view text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      json += '\\';
+      json += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      constexpr std::string_view digits = "0123456789abcdef";
+      json += "\\u00";
+      json += digits[static_cast<unsigned char>(c) >> 4];
+      json += digits[static_cast<unsigned char>(c) & 15];
+    } else {
+      json += c;
+    }
+  }
+  return json += '"';
+}
+
+/// The length and the JSON of a header whose tensors are listed in the order of the data, padded to a multiple of 8.
+inline std::string write_header(const std::vector<std::pair<std::string_view, TensorInfo>>& tensors,
+                                const Metadata& metadata) {
+  std::string json = "{";
+  const auto member = [&](std::string_view name) { json += (json.back() == '{' ? "" : ",") + json_string(name) + ":"; };
+  if (!metadata.empty()) {
+    member("__metadata__");
+    json += '{';
+    for (const auto& [key, value] : metadata) {
+      member(key);
+      json += json_string(value);
+    }
+    json += '}';
+  }
+  for (const auto& [name, info] : tensors) {
+    member(name);
+    json += "{\"dtype\":\"";
+    json += to_string(info.dtype);
+    json += "\",\"shape\":[";
+    for (std::size_t d = 0; d < info.shape.size(); ++d) json += (d ? "," : "") + std::to_string(info.shape[d]);
+    json += "],\"data_offsets\":[" + std::to_string(info.begin) + "," + std::to_string(info.end) + "]}";
+  }
+  json += '}';
+  json.append((8 - json.size() % 8) % 8, ' ');
+  std::string header;
+  for (int i = 0; i < 8; ++i) header += static_cast<char>(static_cast<unsigned char>(json.size() >> 8 * i & 0xFF));
+  return header += json;
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Text that comes from elsewhere: UTF-8, names shown in messages, name patterns with '*'.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <heed/core/config.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+struct CodePoint {
+  std::uint32_t value = 0;
+  /// Bytes it takes; 0 where the text is not valid UTF-8.
+  std::size_t length = 0;
+};
+
+/// The code point at the start of a text that is not empty. Strict: no overlong forms, no surrogates, at most U+10FFFF.
+inline CodePoint decode_utf8(std::string_view text) {
+  const auto byte = [&](std::size_t i) -> std::uint32_t { return static_cast<unsigned char>(text[i]); };
+  const std::uint32_t first = byte(0);
+  if (first < 0x80) return {first, 1};
+  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return {};
+  std::uint32_t value = first & (0x7Fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {};
+    value = value << 6 | (byte(i) & 0x3F);
+  }
+  const bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
+  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
+  if (overlong || surrogate || value > 0x10FFFF) return {};
+  return {value, length};
+}
+
+inline void append_utf8(std::string& text, std::uint32_t code_point) {
+  const auto put = [&](std::uint32_t byte) { text += static_cast<char>(static_cast<unsigned char>(byte)); };
+  if (code_point < 0x80) {
+    put(code_point);
+  } else if (code_point < 0x800) {
+    put(0xC0 | code_point >> 6);
+    put(0x80 | (code_point & 0x3F));
+  } else if (code_point < 0x10000) {
+    put(0xE0 | code_point >> 12);
+    put(0x80 | (code_point >> 6 & 0x3F));
+    put(0x80 | (code_point & 0x3F));
+  } else {
+    put(0xF0 | code_point >> 18);
+    put(0x80 | (code_point >> 12 & 0x3F));
+    put(0x80 | (code_point >> 6 & 0x3F));
+    put(0x80 | (code_point & 0x3F));
+  }
+}
+
+inline bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t length = decode_utf8(text).length;
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+/// A name from a file between quotes, fit for a message: control characters and broken UTF-8 as '?', a name beyond 100
+/// bytes cut short.
+inline std::string quoted(std::string_view name) {
+  constexpr std::size_t longest = 100;
+  std::string text = "\"";
+  while (!name.empty()) {
+    const CodePoint c = decode_utf8(name);
+    if (text.size() + c.length > longest) {
+      text += "...";
+      break;
+    }
+    if (c.length == 0 || c.value < 0x20 || c.value == 0x7F)
+      text += '?';
+    else
+      text += name.substr(0, c.length);
+    name.remove_prefix(c.length == 0 ? 1 : c.length);
+  }
+  return text += '"';
+}
+
+/// Whether `name` has the form of `pattern`, in which each '*' stands for any text, also none; the shortest that fits,
+/// from left to right. `parts`, if given, becomes what the stars stand for.
+inline bool matches(std::string_view pattern, std::string_view name, std::vector<std::string_view>* parts = nullptr) {
+  if (parts) parts->clear();
+  std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  if (name.substr(0, star) != pattern.substr(0, star)) return false;
+  name.remove_prefix(star);
+  for (;;) {
+    pattern.remove_prefix(star + 1);
+    star = pattern.find('*');
+    const bool last = star == std::string_view::npos;
+    const std::string_view literal = pattern.substr(0, star);
+    if (last && name.size() < literal.size()) return false;
+    const std::size_t at = last ? name.size() - literal.size() : name.find(literal);
+    if (at == std::string_view::npos || name.substr(at, literal.size()) != literal) return false;
+    if (parts) parts->push_back(name.substr(0, at));
+    if (last) return true;
+    name.remove_prefix(at + literal.size());
+    star = literal.size();
+  }
+}
+
+/// The pattern with its stars replaced by `parts`, in order; there are at least as many parts as stars.
+inline std::string substitute(std::string_view pattern, const std::vector<std::string_view>& parts) {
+  std::string text;
+  std::size_t next = 0;
+  for (const char c : pattern) {
+    if (c == '*')
+      text += parts[next++];
+    else
+      text += c;
+  }
+  return text;
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END
