@@ -27,7 +27,7 @@ struct ShapeError : Error {
 struct ValueError : Error {
   using Error::Error;
 };
-/// A file that is broken, hostile, or not what it claims to be.
+/// A file that can't be read or written, is broken or hostile, or is not what it claims to be.
 struct FormatError : Error {
   using Error::Error;
 };

@@ -127,8 +127,8 @@ inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector
   return empty ? 0 : bytes;
 }
 
-/// Reads the JSON text of a header. Every failure is a FormatError that names the file, the tensor, the field, the
-/// byte, what was expected and what was found.
+/// Reads the JSON text of a header. Every failure is a FormatError that names the file (given as it shall appear), the
+/// tensor, the field, the byte, what was expected and what was found.
 class HeaderParser {
  public:
   HeaderParser(std::string_view json, std::string_view file) : text_(json), file_(file) {}
@@ -333,7 +333,7 @@ class HeaderParser {
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    raise<FormatError>("heed::SafeTensors: file ", quoted(file_), in_tensor_ ? ", tensor " + quoted(tensor_) : "",
+    raise<FormatError>("heed::SafeTensors: file ", file_, in_tensor_ ? ", tensor " + quoted(tensor_) : "",
                        field_.empty() ? "" : ", field " + quoted(field_), ", byte ", at_, " of the header: ", parts...);
   }
 
@@ -352,7 +352,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   for (const auto& entry : header.tensors) {
     const auto& [name, info] = entry;
     const auto fail = [&, &name = name](const auto&... parts) {
-      raise<FormatError>("heed::SafeTensors: file ", quoted(file), ", tensor ", quoted(name), ": ", parts...);
+      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", quoted(name), ": ", parts...);
     };
     const std::optional<std::uint64_t> bytes = checked_bytes(info.dtype, info.shape);
     if (!bytes) fail("shape ", shape_text(info.shape), " has more bytes than 63 bits can count");
@@ -376,7 +376,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   for (const auto* entry : in_order) {
     const TensorInfo& info = entry->second;
     if (info.begin != covered) {
-      raise<FormatError>("heed::SafeTensors: file ", quoted(file), ", tensor ", quoted(entry->first),
+      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", quoted(entry->first),
                          ": data_offsets begin at ", info.begin,
                          info.begin < covered ? " and overlap what comes before, " : " and leave a gap after ",
                          header.names.empty() ? "the start of the data" : "tensor " + quoted(header.names.back()),
@@ -385,7 +385,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
     covered = info.end;
     header.names.push_back(entry->first);
   }
-  HEED_CHECK(covered == data_bytes, FormatError, "heed::SafeTensors: file ", quoted(file), ": the tensors end at byte ",
+  HEED_CHECK(covered == data_bytes, FormatError, "heed::SafeTensors: file ", file, ": the tensors end at byte ",
              covered, " of the data",
              header.names.empty() ? std::string() : " (the last one is " + quoted(header.names.back()) + ")",
              ", but there are ", data_bytes, " bytes; what is left over belongs to no tensor");
@@ -409,13 +409,13 @@ inline std::string_view guess_other_format(std::string_view bytes) {
 
 /// The header of a file given as bytes, and where its data begins.
 inline std::pair<SafeTensorsHeader, std::uint64_t> read_header(std::string_view bytes, std::string_view file) {
-  HEED_CHECK(bytes.size() >= 8, FormatError, "heed::SafeTensors: file ", quoted(file), " has ", bytes.size(),
+  HEED_CHECK(bytes.size() >= 8, FormatError, "heed::SafeTensors: file ", file, " has ", bytes.size(),
              " bytes, but the length of the header alone takes 8; the file is cut short or no safetensors file",
              guess_other_format(bytes));
   std::uint64_t length = 0;
   for (std::size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(bytes[i]);
   const std::uint64_t rest = bytes.size() - 8;
-  HEED_CHECK(length <= kMaxHeaderBytes && length <= rest, FormatError, "heed::SafeTensors: file ", quoted(file),
+  HEED_CHECK(length <= kMaxHeaderBytes && length <= rest, FormatError, "heed::SafeTensors: file ", file,
              " announces a header of ", length, " bytes, but ",
              length <= rest ? "a header may have " + std::to_string(kMaxHeaderBytes)
                             : "only " + std::to_string(rest) + " bytes follow",

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Reading and writing safetensors files, the format in which weights are published.
+///
+///     const heed::SafeTensors file = heed::SafeTensors::open("model.safetensors");
+///     const heed::Tensor<float, 2> weight = file.read<float, 2>("embeddings.weight");
+///     heed::save_safetensors("copy.safetensors", {{"embeddings.weight", weight}}, {{"made by", "me"}});
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/scalar.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/io/mapped_file.hpp>
+#include <heed/io/safetensors_header.hpp>
+#include <heed/io/text.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// float, double, half, bfloat16.
+template <class T>
+concept FloatElement = std::is_same_v<T, float> || std::is_same_v<T, double> || is_narrow_v<T>;
+
+namespace detail {
+
+/// f(S{}) with the C++ type of a stored type.
+template <class F>
+auto with_float_type(Dtype dtype, F&& f) {
+  switch (dtype) {
+    case Dtype::F64:
+      return f(double{});
+    case Dtype::F16:
+      return f(half{});
+    case Dtype::BF16:
+      return f(bfloat16{});
+    default:
+      return f(float{});
+  }
+}
+template <class F>
+auto with_integer_type(Dtype dtype, F&& f) {
+  switch (dtype) {
+    case Dtype::I64:
+      return f(std::int64_t{});
+    case Dtype::I32:
+      return f(std::int32_t{});
+    case Dtype::I16:
+      return f(std::int16_t{});
+    case Dtype::I8:
+      return f(std::int8_t{});
+    case Dtype::U64:
+      return f(std::uint64_t{});
+    case Dtype::U32:
+      return f(std::uint32_t{});
+    case Dtype::U16:
+      return f(std::uint16_t{});
+    default:
+      return f(std::uint8_t{});
+  }
+}
+
+/// f(block, first, count) for blocks of elements copied out of bytes that need not be aligned. Ends when f is false.
+template <class S, class F>
+bool for_each_block(std::span<const std::byte> bytes, F&& f) {
+  std::array<S, 512> block;
+  const std::size_t size = bytes.size() / sizeof(S);
+  for (std::size_t first = 0; first < size; first += block.size()) {
+    const std::size_t count = std::min(block.size(), size - first);
+    std::memcpy(static_cast<void*>(block.data()), bytes.data() + first * sizeof(S), count * sizeof(S));
+    if (!f(block.data(), first, count)) return false;
+  }
+  return true;
+}
+
+/// Whether every S is a T.
+template <class S, class T>
+inline constexpr bool is_widening_v = std::is_same_v<S, T> || std::is_same_v<T, double> ||
+                                      (std::is_same_v<T, float> && is_narrow_v<S>);
+
+template <class T>
+bool is_infinite(T x) {
+  return std::isinf(static_cast<double>(x));
+}
+
+/// The first finite element that T can only hold as infinity.
+template <class T, class S>
+std::optional<double> first_beyond(std::span<const std::byte> bytes) {
+  std::optional<double> beyond;
+  if constexpr (!is_widening_v<S, T>) {
+    for_each_block<S>(bytes, [&](const S* block, std::size_t, std::size_t count) {
+      const S* found =
+          std::find_if(block, block + count, [](S x) { return is_infinite(static_cast<T>(x)) && !is_infinite(x); });
+      if (found != block + count) beyond = static_cast<double>(*found);
+      return !beyond;
+    });
+  }
+  return beyond;
+}
+
+}  // namespace detail
+
+/// A safetensors file, opened and checked. Reading from one object in several threads is fine.
+class SafeTensors {
+ public:
+  /// Maps the file into memory (or reads it, where the system can't map) and checks its whole header. Until the object
+  /// is gone, replace the file only by renaming another over it, as save_safetensors does; never shorten it in place.
+  /// Throws FormatError, whose text says what is wrong with which tensor, for a file that can't be opened, is cut
+  /// short, is inconsistent in any way, or holds a type that heed does not read.
+  static SafeTensors open(const std::string& path) {
+    detail::MappedFile file = detail::MappedFile::open(path);
+    const std::span<const std::byte> bytes = file.bytes();
+    return SafeTensors(std::move(file), bytes, path);
+  }
+  /// The same for bytes in memory, which must outlive the object. `name` stands for the path in messages.
+  static SafeTensors from_memory(std::span<const std::byte> bytes, std::string_view name = "(memory)") {
+    return SafeTensors({}, bytes, name);
+  }
+
+  /// All tensors, in the order of their data.
+  const std::vector<std::string>& names() const { return header_.names; }
+  bool contains(std::string_view name) const { return header_.tensors.find(name) != header_.tensors.end(); }
+  /// The free text that the writer added.
+  const Metadata& metadata() const { return header_.metadata; }
+  /// The path, between quotes, for messages.
+  const std::string& file() const { return file_; }
+
+  // Each of these throws FormatError when there is no tensor of this name.
+
+  const TensorInfo& info(std::string_view name) const {
+    const auto entry = header_.tensors.find(name);
+    if (entry == header_.tensors.end()) {
+      std::string some;
+      for (std::size_t i = 0; i < std::min<std::size_t>(3, names().size()); ++i) {
+        some += (i ? ", " : "; it has ") + detail::quoted(names()[i]);
+      }
+      detail::raise<FormatError>("heed::SafeTensors: file ", file_, " has no tensor ", detail::quoted(name), some,
+                                 names().size() > 3 ? " and " + std::to_string(names().size() - 3) + " more" : "");
+    }
+    return entry->second;
+  }
+  Dtype dtype(std::string_view name) const { return info(name).dtype; }
+  const std::vector<Index>& shape(std::string_view name) const { return info(name).shape; }
+  /// The tensor as stored: row-major, little endian, not necessarily aligned.
+  std::span<const std::byte> bytes(std::string_view name) const { return bytes_of(info(name)); }
+
+  /// The tensor where it lies in the file, without a copy; nothing when it is stored as another type or not aligned
+  /// for T. The object must outlive the view. Throws FormatError when the rank differs.
+  template <class T, int Rank>
+  std::optional<TensorView<const T, Rank>> view(std::string_view name) const {
+    static_assert(!std::is_same_v<T, bool>, "heed: the bytes of a BOOL are unchecked; use read_integers<bool, Rank>");
+    const TensorInfo& tensor = info(name);
+    const Extents<Rank> extents = extents_of<Rank>(name, tensor);
+    const std::byte* data = bytes_of(tensor).data();
+    if (tensor.dtype != detail::dtype_of<T>() || reinterpret_cast<std::uintptr_t>(data) % alignof(T) != 0) {
+      return std::nullopt;
+    }
+    return TensorView<const T, Rank>(reinterpret_cast<const T*>(data), extents);
+  }
+
+  /// A copy of the tensor, converted from the stored floating-point type to T: read<float, 2>("weight").
+  /// A tensor without dimensions reads as rank 1. Throws FormatError when the rank differs, the tensor holds integers,
+  /// or a finite number does not fit T.
+  template <FloatElement T, int Rank>
+  Tensor<T, Rank> read(std::string_view name) const {
+    Tensor<T, Rank> tensor(extents_of<Rank>(name, info(name)));
+    read_into(name, std::span<T>(tensor.data(), static_cast<std::size_t>(tensor.size())));
+    return tensor;
+  }
+  /// The same into memory of the caller, in row-major order. Nothing is written when it throws; FormatError also when
+  /// `to` has another size than the tensor.
+  template <FloatElement T>
+  void read_into(std::string_view name, std::span<T> to) const {
+    const TensorInfo& tensor = info(name);
+    require_readable<T>(name);
+    HEED_CHECK(to.size() == element_count(tensor), FormatError, where(name), "has shape ",
+               detail::shape_text(tensor.shape), ", but is read into ", to.size(),
+               " elements; allocate as many as info(name).shape says");
+    const std::span<const std::byte> bytes = bytes_of(tensor);
+    detail::with_float_type(tensor.dtype, [&]<class S>(S) {
+      if constexpr (std::is_same_v<S, T>) {
+        if (!bytes.empty()) std::memcpy(static_cast<void*>(to.data()), bytes.data(), bytes.size());
+      } else {
+        detail::for_each_block<S>(bytes, [&](const S* block, std::size_t first, std::size_t count) {
+          detail::convert_row(block, 1, static_cast<Index>(count), to.data() + first);
+          return true;
+        });
+      }
+    });
+  }
+  /// Throws the FormatError that read<T> would throw for this tensor whatever the rank.
+  template <FloatElement T>
+  void require_readable(std::string_view name) const {
+    const TensorInfo& tensor = info(name);
+    HEED_CHECK(is_float(tensor.dtype), FormatError, where(name), "holds ", to_string(tensor.dtype),
+               ", but floating-point numbers are asked for; read it with read_integers");
+    const std::optional<double> beyond =
+        detail::with_float_type(tensor.dtype, [&]<class S>(S) { return detail::first_beyond<T, S>(bytes_of(tensor)); });
+    HEED_CHECK(!beyond, FormatError, where(name), "is ", to_string(tensor.dtype), " and holds ", *beyond, ", which ",
+               to_string(detail::dtype_of<T>()), " can't hold; read it as a wider type");
+  }
+
+  /// A copy of a tensor of integers or truth values: read_integers<int, 2>("position_ids").
+  /// Throws FormatError when the rank differs, the tensor holds floating-point numbers, or a value does not fit I.
+  template <std::integral I, int Rank>
+  Tensor<I, Rank> read_integers(std::string_view name) const {
+    const TensorInfo& tensor = info(name);
+    Tensor<I, Rank> result(extents_of<Rank>(name, tensor));
+    HEED_CHECK(!is_float(tensor.dtype), FormatError, where(name), "holds ", to_string(tensor.dtype),
+               ", but integers are asked for; read it with read");
+    detail::with_integer_type(tensor.dtype, [&]<class S>(S) {
+      detail::for_each_block<S>(bytes_of(tensor), [&](const S* block, std::size_t first, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+          HEED_CHECK(tensor.dtype != Dtype::Bool || block[i] <= 1, FormatError, where(name), "is BOOL, but element ",
+                     first + i, " is ", block[i], "; only 0 and 1 are truth values");
+          HEED_CHECK(fits<I>(block[i]), FormatError, where(name), "holds ", block[i], " at element ", first + i,
+                     ", which the integer type asked for can't hold; ask for a wider one");
+          result.data()[first + i] = static_cast<I>(block[i]);
+        }
+        return true;
+      });
+    });
+    return result;
+  }
+
+ private:
+  SafeTensors(detail::MappedFile memory, std::span<const std::byte> bytes, std::string_view path)
+      : memory_(std::move(memory)), file_(detail::quoted(path, path.size())) {
+    auto [header, data_begin] = detail::read_header({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file_);
+    header_ = std::move(header);
+    data_ = bytes.subspan(static_cast<std::size_t>(data_begin));
+  }
+
+  std::string where(std::string_view name) const {
+    return "heed::SafeTensors: file " + file_ + ", tensor " + detail::quoted(name) + ": it ";
+  }
+  std::span<const std::byte> bytes_of(const TensorInfo& tensor) const {
+    return data_.subspan(static_cast<std::size_t>(tensor.begin), static_cast<std::size_t>(tensor.end - tensor.begin));
+  }
+  static std::size_t element_count(const TensorInfo& tensor) {
+    return static_cast<std::size_t>((tensor.end - tensor.begin) / size_of(tensor.dtype));
+  }
+
+  template <int Rank>
+  Extents<Rank> extents_of(std::string_view name, const TensorInfo& tensor) const {
+    if (Rank == 1 && tensor.shape.empty()) return Extents<Rank>{1};
+    HEED_CHECK(tensor.shape.size() == static_cast<std::size_t>(Rank), FormatError, where(name), "has shape ",
+               detail::shape_text(tensor.shape), ", but rank ", Rank, " is asked for; read it with rank ",
+               tensor.shape.size());
+    Extents<Rank> extents{};
+    std::copy(tensor.shape.begin(), tensor.shape.end(), extents.begin());
+    HEED_CHECK(
+        std::all_of(extents.begin(), extents.end(), [](Index e) { return e <= std::numeric_limits<int>::max(); }),
+        FormatError, where(name), "has shape ", detail::shape_text(tensor.shape),
+        ", but an extent of a heed tensor is at most 2147483647; use bytes(name)");
+    return extents;
+  }
+
+  template <std::integral I, class S>
+  static bool fits(S value) {
+    // As if both had infinitely many bits; std::in_range does not take bool.
+    if constexpr (std::is_signed_v<S>) {
+      if (value < 0) {
+        return std::is_signed_v<I> && std::int64_t{value} >= static_cast<std::int64_t>(std::numeric_limits<I>::min());
+      }
+    }
+    return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(std::numeric_limits<I>::max());
+  }
+
+  detail::MappedFile memory_;
+  std::string file_;
+  detail::SafeTensorsHeader header_;
+  std::span<const std::byte> data_;
+};
+
+/// A tensor under the name that it gets in a file: {"weight", tensor}. Borrows the memory of a Tensor, a view or a
+/// plain Eigen matrix, of any strides. Eigen's vectors become tensors of rank 1, matrices of rank 2.
+class NamedTensor {
+ public:
+  template <TensorLike X>
+  NamedTensor(std::string_view name, const X& x) : name_(name) {
+    static_assert(AnyTensor<X> || EigenDirect<X>,
+                  "heed: only what has memory can be saved; evaluate an Eigen expression into a matrix first");
+    using T = scalar_of_t<X>;
+    static_assert(FloatElement<T> || std::is_integral_v<T>);
+    const auto view = view_of(x);
+    info_.dtype = detail::dtype_of<T>();
+    info_.shape.assign(view.extents().begin(), view.extents().end());
+    strides_.assign(view.strides().begin(), view.strides().end());
+    if constexpr (EigenDense<X>) {
+      if constexpr (X::IsVectorAtCompileTime) {
+        info_.shape = {x.size()};
+        strides_ = {x.innerStride()};
+      }
+    }
+    data_ = reinterpret_cast<const std::byte*>(view.data());
+    is_contiguous_ = view.is_contiguous();
+  }
+
+  std::string_view name() const { return name_; }
+  const TensorInfo& info() const { return info_; }
+
+  /// put(bytes, count) once or several times, until all elements were put in row-major order.
+  template <class Put>
+  void write(Put&& put) const {
+    const std::size_t bytes = static_cast<std::size_t>(size_of(info_.dtype));
+    if (std::find(info_.shape.begin(), info_.shape.end(), 0) != info_.shape.end()) return;
+    if (is_contiguous_) {
+      std::size_t total = bytes;
+      for (const Index e : info_.shape) total *= static_cast<std::size_t>(e);
+      put(data_, total);
+      return;
+    }
+    // Row by row: an odometer over the leading dimensions, the last one gathered.
+    const std::size_t last = info_.shape.size() - 1;
+    std::vector<std::byte> row(static_cast<std::size_t>(info_.shape[last]) * bytes);
+    std::vector<Index> at(last, 0);
+    for (;;) {
+      Index offset = 0;
+      for (std::size_t d = 0; d < last; ++d) offset += at[d] * strides_[d];
+      const auto size = static_cast<Index>(bytes);
+      for (Index i = 0; i < info_.shape[last]; ++i) {
+        std::memcpy(row.data() + i * size, data_ + (offset + i * strides_[last]) * size, bytes);
+      }
+      put(row.data(), row.size());
+      std::size_t d = last;
+      while (d > 0 && ++at[d - 1] == info_.shape[d - 1]) at[--d] = 0;
+      if (d == 0) return;
+    }
+  }
+
+ private:
+  std::string name_;
+  TensorInfo info_;
+  std::vector<Index> strides_;
+  const std::byte* data_ = nullptr;
+  bool is_contiguous_ = true;
+};
+
+namespace detail {
+
+/// A file that takes its name only when it is complete: whoever opens the path meanwhile, also after a crash, finds
+/// the old file whole or the new one whole.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path) : path_(std::move(path)) {
+    static std::atomic<unsigned> counter{0};
+    temporary_ = path_ + ".";
+#if __has_include(<sys/mman.h>)
+    temporary_ += std::to_string(::getpid()) + "-";
+#endif
+    temporary_ += std::to_string(counter.fetch_add(1)) + ".tmp";
+    stream_.reset(std::fopen(temporary_.c_str(), "wbx"));
+    if (!stream_) fail("created", errno);
+  }
+  ~AtomicFile() {
+    if (!stream_) return;
+    stream_.reset();
+    std::remove(temporary_.c_str());
+  }
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* bytes, std::size_t count) {
+    if (std::fwrite(bytes, 1, count, stream_.get()) != count) fail("written", errno);
+  }
+  void commit() {
+    bool written = std::fflush(stream_.get()) == 0;
+#if __has_include(<sys/mman.h>)
+    written = written && ::fsync(::fileno(stream_.get())) == 0;
+#endif
+    if (!written) fail("written", errno);
+    if (std::fclose(stream_.release()) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      const int error = errno;
+      std::remove(temporary_.c_str());
+      fail("put in place", error);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const char* what, int error) const {
+    raise<FormatError>("heed::save_safetensors: file ", quoted(path_, path_.size()), " cannot be ", what, ": ",
+                       std::strerror(error));
+  }
+
+  struct Close {
+    void operator()(std::FILE* stream) const { std::fclose(stream); }
+  };
+  std::string path_, temporary_;
+  std::unique_ptr<std::FILE, Close> stream_;
+};
+
+}  // namespace detail
+
+/// Writes tensors to a file, each under its name and in its own type. The file appears under its path only when it is
+/// complete. Wider types come first, so that every tensor is aligned; equally wide ones keep their order.
+/// Throws ValueError for a name that is given twice, is "__metadata__" or not UTF-8, and FormatError when the file
+/// can't be written.
+inline void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                             const Metadata& metadata = {}) {
+  constexpr const char* function = "heed::save_safetensors: ";
+  std::set<std::string_view> names;
+  for (const NamedTensor& tensor : tensors) {
+    HEED_CHECK(detail::is_utf8(tensor.name()), ValueError, function, "the name ", detail::quoted(tensor.name()),
+               " is not valid UTF-8, which the format asks for");
+    HEED_CHECK(tensor.name() != "__metadata__", ValueError, function,
+               "the format keeps the name \"__metadata__\" for itself; choose another");
+    HEED_CHECK(names.insert(tensor.name()).second, ValueError, function, "the name ", detail::quoted(tensor.name()),
+               " is given to two tensors; each needs its own");
+  }
+  for (const auto& [key, value] : metadata) {
+    HEED_CHECK(detail::is_utf8(key) && detail::is_utf8(value), ValueError, function, "the metadata ",
+               detail::quoted(key), " is not valid UTF-8, which the format asks for");
+  }
+
+  std::vector<const NamedTensor*> in_order;
+  for (const NamedTensor& tensor : tensors) in_order.push_back(&tensor);
+  std::stable_sort(in_order.begin(), in_order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    return size_of(a->info().dtype) > size_of(b->info().dtype);
+  });
+  std::vector<std::pair<std::string_view, TensorInfo>> listed;
+  std::uint64_t end = 0;
+  for (const NamedTensor* tensor : in_order) {
+    TensorInfo info = tensor->info();
+    info.begin = end;
+    // Views may repeat elements (stride 0), so even this product is checked.
+    const std::optional<std::uint64_t> bytes = detail::checked_bytes(info.dtype, info.shape);
+    HEED_CHECK(bytes && end <= static_cast<std::uint64_t>(std::numeric_limits<Index>::max()) - *bytes, ValueError,
+               function, "tensor ", detail::quoted(tensor->name()), " of shape ", detail::shape_text(info.shape),
+               " makes the file larger than 63 bits can count");
+    info.end = end += *bytes;
+    listed.emplace_back(tensor->name(), std::move(info));
+  }
+  const std::string header = detail::write_header(listed, metadata);
+  HEED_CHECK(header.size() - 8 <= detail::kMaxHeaderBytes, ValueError, function, "names and metadata make a header of ",
+             header.size() - 8, " bytes, but a header may have ", detail::kMaxHeaderBytes);
+
+  detail::AtomicFile file(path);
+  file.write(header.data(), header.size());
+  for (const NamedTensor* tensor : in_order) {
+    tensor->write([&](const std::byte* bytes, std::size_t count) { file.write(bytes, count); });
+  }
+  file.commit();
+}
+
+HEED_NAMESPACE_END
