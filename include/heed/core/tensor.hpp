@@ -69,7 +69,8 @@ class TensorView {
   constexpr TensorView(T* data, const Extents<Rank>& extents)
       : TensorView(data, extents, detail::row_major_strides<Rank>(extents)) {}
   /// A view of T reads as a view of const T.
-  constexpr TensorView(const TensorView<value_type, Rank>& other) requires std::is_const_v<T>
+  template <class U>
+  requires(std::is_const_v<T>&& std::is_same_v<U, value_type>) constexpr TensorView(const TensorView<U, Rank>& other)
       : TensorView(other.data(), other.extents(), other.strides()) {}
 
   constexpr T* data() const { return data_; }
