@@ -25,14 +25,14 @@ EXTRA_INCLUDES = {
     "io/": {"fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "windows.h"},
 }
 
-# Of C++20 as libstdc++ 12 and clang 14 have it; <ranges> is missing because clang 14 can't use its views.
+# Of C++20, what libstdc++ 12 has.
 STANDARD_LIBRARY = set(
     """
     algorithm any array atomic barrier bit cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits cmath
     compare complex concepts condition_variable coroutine csetjmp csignal cstdarg cstddef cstdint cstdio cstdlib cstring
     ctime cwchar deque exception filesystem forward_list fstream functional future initializer_list iomanip ios iosfwd
     iostream istream iterator latch limits list locale map memory memory_resource mutex new numbers numeric optional
-    ostream queue random ratio semaphore set shared_mutex source_location span sstream stack stdexcept stop_token
+    ostream queue random ranges ratio semaphore set shared_mutex source_location span sstream stack stdexcept stop_token
     streambuf string string_view system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set
     utility valarray variant vector version
     """.split()

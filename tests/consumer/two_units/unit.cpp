@@ -14,7 +14,7 @@ float UNIT(int keys) {
       for (int d = 0; d < 24; ++d) q(0, h, i, d) = static_cast<float>((i + d * 5) % 7) * 0.2f;
     }
   }
-  const heed::Tensor<float, 4> out = heed::attention(q, k, v, heed::Causal::bottom_right() & heed::Window(4, 0));
+  const heed::Tensor<float, 4> out = heed::attention(q, k, v, heed::Causal::bottom_right() & heed::Window::bottom_right(4, 0));
   float sum = 0;
   for (int h = 0; h < 2; ++h) {
     for (int i = 0; i < 5; ++i) {
