@@ -10,16 +10,12 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cerrno>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -34,6 +30,7 @@
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/io/atomic_file.hpp>
 #include <heed/io/mapped_file.hpp>
 #include <heed/io/safetensors_header.hpp>
 #include <heed/io/text.hpp>
@@ -359,61 +356,6 @@ class NamedTensor {
   bool is_contiguous_ = true;
 };
 
-namespace detail {
-
-/// A file that takes its name only when it is complete: whoever opens the path meanwhile, also after a crash, finds
-/// the old file whole or the new one whole.
-class AtomicFile {
- public:
-  explicit AtomicFile(std::string path) : path_(std::move(path)) {
-    static std::atomic<unsigned> counter{0};
-    temporary_ = path_ + ".";
-#if __has_include(<sys/mman.h>)
-    temporary_ += std::to_string(::getpid()) + "-";
-#endif
-    temporary_ += std::to_string(counter.fetch_add(1)) + ".tmp";
-    stream_.reset(std::fopen(temporary_.c_str(), "wbx"));
-    if (!stream_) fail("created", errno);
-  }
-  ~AtomicFile() {
-    if (!stream_) return;
-    stream_.reset();
-    std::remove(temporary_.c_str());
-  }
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  void write(const void* bytes, std::size_t count) {
-    if (std::fwrite(bytes, 1, count, stream_.get()) != count) fail("written", errno);
-  }
-  void commit() {
-    bool written = std::fflush(stream_.get()) == 0;
-#if __has_include(<sys/mman.h>)
-    written = written && ::fsync(::fileno(stream_.get())) == 0;
-#endif
-    if (!written) fail("written", errno);
-    if (std::fclose(stream_.release()) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-      const int error = errno;
-      std::remove(temporary_.c_str());
-      fail("put in place", error);
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const char* what, int error) const {
-    raise<FormatError>("heed::save_safetensors: file ", quoted(path_, path_.size()), " cannot be ", what, ": ",
-                       std::strerror(error));
-  }
-
-  struct Close {
-    void operator()(std::FILE* stream) const { std::fclose(stream); }
-  };
-  std::string path_, temporary_;
-  std::unique_ptr<std::FILE, Close> stream_;
-};
-
-}  // namespace detail
-
 /// Writes tensors to a file, each under its name and in its own type. The file appears under its path only when it is
 /// complete. Wider types come first, so that every tensor is aligned; equally wide ones keep their order.
 /// Throws ValueError for a name that is given twice, is "__metadata__" or not UTF-8, and FormatError when the file
@@ -457,7 +399,7 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
   HEED_CHECK(header.size() - 8 <= detail::kMaxHeaderBytes, ValueError, function, "names and metadata make a header of ",
              header.size() - 8, " bytes, but a header may have ", detail::kMaxHeaderBytes);
 
-  detail::AtomicFile file(path);
+  detail::AtomicFile file(path, "heed::save_safetensors");
   file.write(header.data(), header.size());
   for (const NamedTensor* tensor : in_order) {
     tensor->write([&](const std::byte* bytes, std::size_t count) { file.write(bytes, count); });

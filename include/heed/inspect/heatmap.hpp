@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Attention weights as a picture: an observer that keeps them, and an SVG heat map with the tokens as labels.
+///
+///     heed::WeightsRecorder recorder({"layers.0.self_attn"});
+///     context.observer = &recorder;
+///     encoder.forward(x, y, context);
+///     heed::save_heatmap("head3.svg", recorder.of("layers.0.self_attn").view()[0][3], tokens, tokens);
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/operand.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/core/workspace.hpp>
+#include <heed/io/atomic_file.hpp>
+#include <heed/io/text.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// Keeps the attention weights of the layers it was told, from each layer's latest call. One thread at a time uses it,
+/// as it does a Context.
+class WeightsRecorder : public Observer {
+ public:
+  /// Names of attention layers, "layers.0.self_attn"; a '*' stands for any text. Each of them costs L×L memory.
+  explicit WeightsRecorder(std::vector<std::string> layers) : layers_(std::move(layers)) {}
+
+  bool wants_weights(std::string_view name) override {
+    return std::any_of(layers_.begin(), layers_.end(),
+                       [&](const std::string& form) { return detail::matches(form, name); });
+  }
+  void weights(std::string_view name, const ObservedTensor& value) override {
+    Tensor<double, 4> copy(value.extent(0), value.extent(1), value.extent(2), value.extent(3));
+    double* to = copy.data();
+    for (Index b = 0; b < copy.extent(0); ++b) {
+      for (Index h = 0; h < copy.extent(1); ++h) {
+        for (Index q = 0; q < copy.extent(2); ++q) {
+          for (Index k = 0; k < copy.extent(3); ++k) *to++ = value(b, h, q, k);
+        }
+      }
+    }
+    recorded_.insert_or_assign(std::string(name), std::move(copy));
+  }
+
+  /// What was recorded, by the name of the layer.
+  const std::map<std::string, Tensor<double, 4>, std::less<>>& all() const { return recorded_; }
+  /// The weights of one layer, (B, H, Lq, Lk); view()[b][h] is the matrix of one head. Throws ValueError when the layer
+  /// was not seen.
+  const Tensor<double, 4>& of(std::string_view layer) const {
+    const auto entry = recorded_.find(layer);
+    if (entry == recorded_.end()) {
+      std::string seen;
+      for (const auto& [name, value] : recorded_) seen += (seen.empty() ? "" : ", ") + name;
+      detail::raise<ValueError>("heed::WeightsRecorder: no weights of layer ", detail::quoted(layer), "; recorded: ",
+                                seen.empty() ? std::string("none, was the recorder the context's observer?") : seen);
+    }
+    return entry->second;
+  }
+  void clear() { recorded_.clear(); }
+
+ private:
+  std::vector<std::string> layers_;
+  std::map<std::string, Tensor<double, 4>, std::less<>> recorded_;
+};
+
+struct HeatmapOptions {
+  /// Stands above the map.
+  std::string title = {};
+  /// The weight that gets the darkest colour; 0 takes the largest of the matrix. Set it to compare maps.
+  double darkest = 0;
+};
+
+namespace detail {
+
+/// The colour of t in [0, 1] as #rrggbb, from pale yellow over teal to dark blue. Lightness falls linearly in Oklab
+/// (Björn Ottosson, 2020), so that equal steps look equal, also in grey.
+inline std::string heat_colour(double t) {
+  t = std::clamp(t, 0.0, 1.0);
+  const double lightness = 0.975 - 0.70 * t;
+  const double chroma = 0.025 + 0.30 * t * (1 - t) + 0.06 * t;
+  const double hue = (105 + 160 * std::sqrt(t)) * 3.14159265358979323846 / 180;
+  const double a = chroma * std::cos(hue), b = chroma * std::sin(hue);
+  const auto cube = [](double x) { return x * x * x; };
+  const double l = cube(lightness + 0.3963377774 * a + 0.2158037573 * b);
+  const double m = cube(lightness - 0.1055613458 * a - 0.0638541728 * b);
+  const double s = cube(lightness - 0.0894841775 * a - 1.2914855480 * b);
+  std::string colour = "#";
+  for (const double linear :
+       {4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s, -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+        -0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s}) {
+    const double x = std::clamp(linear, 0.0, 1.0);
+    const double channel = x <= 0.0031308 ? 12.92 * x : 1.055 * std::pow(x, 1 / 2.4) - 0.055;
+    const auto byte = static_cast<std::size_t>(std::lround(255 * channel));
+    constexpr std::string_view digits = "0123456789abcdef";
+    colour += digits[byte / 16];
+    colour += digits[byte % 16];
+  }
+  return colour;
+}
+
+/// Text for SVG: markup escaped, control characters (which XML forbids, and which tokens do contain) as their pictures,
+/// broken UTF-8 as U+FFFD. Text beyond `longest` code points ends with an ellipsis.
+inline std::string svg_text(std::string_view text, std::size_t longest) {
+  std::string svg;
+  for (std::size_t count = 0; !text.empty(); ++count) {
+    const CodePoint c = decode_utf8(text);
+    const std::size_t length = std::max<std::size_t>(c.length, 1);
+    if (count + 1 >= longest && text.size() > length) return svg += "\u2026";
+    if (c.length == 0 || c.value == 0xFFFE || c.value == 0xFFFF)
+      svg += "\uFFFD";
+    else if (c.value < 0x20)
+      append_utf8(svg, 0x2400 + c.value);
+    else if (c.value == '<')
+      svg += "&lt;";
+    else if (c.value == '>')
+      svg += "&gt;";
+    else if (c.value == '&')
+      svg += "&amp;";
+    else
+      svg += text.substr(0, length);
+    text.remove_prefix(length);
+  }
+  return svg;
+}
+
+/// About how wide a text is, in units of its font size: no font is at hand to ask.
+inline double text_width(std::string_view text) {
+  double width = 0;
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8(text);
+    width += c.value >= 0x1100 ? 1.0 : 0.62;
+    text.remove_prefix(std::max<std::size_t>(c.length, 1));
+  }
+  return width;
+}
+
+/// Independent of the locale, unlike printf.
+inline std::string number_text(double x, int digits) {
+  std::array<char, 32> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::general, digits);
+  return {text.data(), end.ptr};
+}
+
+class HeatmapWriter {
+ public:
+  HeatmapWriter(TensorView<const double, 2> weights, const std::vector<std::string>& queries,
+                const std::vector<std::string>& keys, const HeatmapOptions& options)
+      : weights_(weights), queries_(queries), keys_(keys), options_(options) {
+    measure();
+  }
+
+  std::string write() {
+    header();
+    labels();
+    cells();
+    legend();
+    svg_ += "</svg>\n";
+    return std::move(svg_);
+  }
+
+ private:
+  static constexpr int kFont = 11, kGap = 8, kBar = 160;
+  static constexpr std::size_t kLongestLabel = 24;
+
+  Index rows() const { return weights_.extent(0); }
+  Index columns() const { return weights_.extent(1); }
+  std::string query(Index i) const {
+    return queries_.empty() ? std::to_string(i) : queries_[static_cast<std::size_t>(i)];
+  }
+  std::string key(Index j) const { return keys_.empty() ? std::to_string(j) : keys_[static_cast<std::size_t>(j)]; }
+
+  void measure() {
+    const Index longest = std::max<Index>({rows(), columns(), 1});
+    cell_ = std::clamp<Index>(900 / longest, 3, 28);
+    label_every_ = (kFont + 2 + cell_ - 1) / cell_;
+    for (Index i = 0; i < rows(); ++i) {
+      for (Index j = 0; j < columns(); ++j) {
+        const double w = weights_(i, j);
+        has_hidden_ = has_hidden_ || w == 0;
+        has_nan_ = has_nan_ || std::isnan(w);
+        if (std::isfinite(w)) largest_ = std::max(largest_, w);
+      }
+    }
+    darkest_ = options_.darkest > 0 ? options_.darkest : largest_ > 0 ? largest_ : 1;
+
+    double left = 0, top = 0, overhang = 0;
+    for (Index i = 0; i < rows(); i += label_every_) left = std::max(left, label_width(query(i)));
+    for (Index j = 0; j < columns(); j += label_every_) {
+      // Column labels rise to the right at 60 degrees.
+      const double width = label_width(key(j));
+      top = std::max(top, width * 0.866);
+      overhang = std::max(overhang, width * 0.5 - static_cast<double>((columns() - 1 - j) * cell_));
+    }
+    title_height_ = options_.title.empty() ? 0 : 2 * kFont;
+    left_ = pixels(left) + 2 * kFont + 2 * kGap;
+    top_ = pixels(top) + 2 * kFont + 2 * kGap + title_height_;
+    const Index legend_width = kBar + (has_hidden_ ? 150 : 0) + (has_nan_ ? 60 : 0) + 3 * kGap;
+    const Index title_width = pixels(text_width(options_.title) * (kFont + 2)) + 2 * kGap;
+    width_ = std::max({left_ + columns() * cell_ + pixels(overhang) + kGap, left_ + legend_width, title_width});
+    height_ = top_ + rows() * cell_ + 5 * kFont;
+  }
+  static Index pixels(double length) { return static_cast<Index>(std::ceil(length)); }
+  static double label_width(const std::string& label) { return kFont * text_width(svg_text(label, kLongestLabel)); }
+
+  template <class... Parts>
+  void put(const Parts&... parts) {
+    (append(svg_, parts), ...);
+  }
+
+  void header() {
+    put("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", width_, "\" height=\"", height_, "\" viewBox=\"0 0 ",
+        width_, " ", height_, "\" font-family=\"sans-serif\" font-size=\"", kFont,
+        "\" fill=\"#222\" role=\"img\">\n<title>",
+        options_.title.empty() ? "Attention weights" : svg_text(options_.title, std::string::npos), "</title>\n",
+        "<defs>\n<pattern id=\"heed-hidden\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\">"
+        "<rect width=\"4\" height=\"4\" fill=\"#f6f6f6\"/><path d=\"M-1 1 1-1M0 4 4 0M3 5 5 3\" stroke=\"#c4c4c4\" "
+        "stroke-width=\"0.8\"/></pattern>\n<linearGradient id=\"heed-heat\">");
+    for (int i = 0; i <= 16; ++i) {
+      put("<stop offset=\"", number_text(i / 16.0, 4), "\" stop-color=\"", heat_colour(i / 16.0), "\"/>");
+    }
+    put("</linearGradient>\n</defs>\n<rect width=\"", width_, "\" height=\"", height_, "\" fill=\"#fff\"/>\n");
+    if (title_height_ > 0) {
+      put("<text x=\"", kGap, "\" y=\"", kGap + kFont, "\" font-size=\"", kFont + 2, "\" font-weight=\"bold\">",
+          svg_text(options_.title, std::string::npos), "</text>\n");
+    }
+  }
+
+  struct Placement {
+    Index x, y;
+    std::string_view anchor = "start";
+    int rotation = 0;
+  };
+  void label(const Placement& at, std::string_view text) {
+    const std::string shown = svg_text(text, kLongestLabel), whole = svg_text(text, std::string::npos);
+    put("<text transform=\"translate(", at.x, " ", at.y, ")");
+    if (at.rotation != 0) put(" rotate(", at.rotation, ")");
+    put("\" text-anchor=\"", at.anchor, "\" xml:space=\"preserve\">", shown);
+    if (shown != whole) put("<title>", whole, "</title>");
+    put("</text>\n");
+  }
+
+  void labels() {
+    const Index middle = cell_ / 2, baseline = kFont * 2 / 5;
+    put("<g fill=\"#666\">\n");
+    label({kGap + kFont, top_ + rows() * cell_ / 2, "middle", -90}, "queries");
+    label({left_ + columns() * cell_ / 2, title_height_ + kGap + kFont, "middle"}, "keys");
+    put("</g>\n");
+    for (Index i = 0; i < rows(); i += label_every_) {
+      label({left_ - kGap / 2, top_ + i * cell_ + middle + baseline, "end"}, query(i));
+    }
+    for (Index j = 0; j < columns(); j += label_every_) {
+      label({left_ + j * cell_ + middle + baseline, top_ - kGap / 2, "start", -60}, key(j));
+    }
+  }
+
+  void cells() {
+    // A gap between large cells tells neighbours of the same colour apart.
+    const Index size = cell_ >= 8 ? cell_ - 1 : cell_;
+    for (Index i = 0; i < rows(); ++i) {
+      put("<g transform=\"translate(", left_, " ", top_ + i * cell_, ")\">\n");
+      for (Index j = 0; j < columns(); ++j) {
+        const double w = weights_(i, j);
+        put("<rect x=\"", j * cell_, "\" width=\"", size, "\" height=\"", size, "\" fill=\"", colour(w), "\"><title>",
+            svg_text(query(i), std::string::npos), " \u2192 ", svg_text(key(j), std::string::npos), ": ",
+            number_text(w, 4), w == 0 ? " (hidden)" : "", "</title></rect>\n");
+      }
+      put("</g>\n");
+    }
+  }
+
+  std::string colour(double w) const {
+    if (std::isnan(w)) return kNaNColour;
+    return w == 0 ? "url(#heed-hidden)" : heat_colour(w / darkest_);
+  }
+
+  void legend() {
+    const Index y = top_ + rows() * cell_ + 2 * kGap;
+    put("<rect x=\"", left_, "\" y=\"", y, "\" width=\"", kBar, "\" height=\"", kFont,
+        "\" fill=\"url(#heed-heat)\"/>\n");
+    constexpr std::array<std::string_view, 3> anchors{"start", "middle", "end"};
+    for (int i = 0; i <= 2; ++i) {
+      label({left_ + i * kBar / 2, y + 2 * kFont + 2, anchors[static_cast<std::size_t>(i)]},
+            number_text(darkest_ * i / 2, 3));
+    }
+    Index x = left_ + kBar + 2 * kGap;
+    const auto swatch = [&](std::string_view fill, std::string_view text, Index step) {
+      put("<rect x=\"", x, "\" y=\"", y, "\" width=\"", kFont, "\" height=\"", kFont, "\" fill=\"", fill, "\"/>\n");
+      label({x + kFont + kGap / 2, y + kFont - 1}, text);
+      x += step;
+    };
+    if (has_hidden_) swatch("url(#heed-hidden)", "exactly 0 (hidden)", 142);
+    if (has_nan_) swatch(kNaNColour, "NaN", 0);
+  }
+
+  static constexpr const char* kNaNColour = "#e6007e";
+
+  TensorView<const double, 2> weights_;
+  const std::vector<std::string>& queries_;
+  const std::vector<std::string>& keys_;
+  const HeatmapOptions& options_;
+  std::string svg_;
+  Index cell_ = 0, label_every_ = 1, left_ = 0, top_ = 0, title_height_ = 0, width_ = 0, height_ = 0;
+  double largest_ = 0, darkest_ = 1;
+  bool has_hidden_ = false, has_nan_ = false;
+};
+
+}  // namespace detail
+
+/// Weights (Lq, Lk) as an SVG document: a row for each query, a column for each key, darker for larger weights, hatched
+/// where the weight is exactly 0 (hidden by a mask), the numbers shown when the pointer rests on a cell. Labels may be
+/// any text; without labels, positions are shown. Takes some 100 bytes for each cell.
+/// Throws ShapeError when there are labels but not one for each row and column, ValueError for a negative weight.
+template <TensorLike W>
+std::string heatmap_svg(const W& weights, const std::vector<std::string>& queries = {},
+                        const std::vector<std::string>& keys = {}, const HeatmapOptions& options = {}) {
+  static_assert(rank_of_v<W> == 2, "heed::heatmap_svg: give the matrix of one head, e.g. weights.view()[b][h]");
+  Workspace workspace;
+  const Workspace::Frame frame(workspace);
+  const auto view = detail::read_as<2>(weights, workspace);
+  Tensor<double, 2> matrix(view.extents());
+  for (Index i = 0; i < view.extent(0); ++i) {
+    for (Index j = 0; j < view.extent(1); ++j) {
+      matrix(i, j) = static_cast<double>(view(i, j));
+      HEED_CHECK(!(matrix(i, j) < 0), ValueError, "heed::heatmap_svg: weight (", i, ", ", j, ") is ", matrix(i, j),
+                 "; attention weights are not negative, were scores given?");
+    }
+  }
+  const auto require_labels = [](const std::vector<std::string>& labels, Index count, const char* what) {
+    HEED_CHECK(labels.empty() || static_cast<Index>(labels.size()) == count, ShapeError,
+               "heed::heatmap_svg: ", labels.size(), " labels for ", count, " ", what, "; give one for each, or none");
+  };
+  require_labels(queries, view.extent(0), "queries (rows)");
+  require_labels(keys, view.extent(1), "keys (columns)");
+  return detail::HeatmapWriter(matrix.view(), queries, keys, options).write();
+}
+
+/// Writes heatmap_svg(...) to a file, which appears under its path only when it is complete. Throws FormatError when it
+/// can't be written.
+template <TensorLike W>
+void save_heatmap(const std::string& path, const W& weights, const std::vector<std::string>& queries = {},
+                  const std::vector<std::string>& keys = {}, const HeatmapOptions& options = {}) {
+  const std::string svg = heatmap_svg(weights, queries, keys, options);
+  detail::AtomicFile file(path, "heed::save_heatmap");
+  file.write(svg.data(), svg.size());
+  file.commit();
+}
+
+HEED_NAMESPACE_END
