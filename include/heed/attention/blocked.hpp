@@ -1,12 +1,173 @@
 // SPDX-License-Identifier: MIT
 #pragma once
-#include <heed/attention/reference.hpp>
+
+/// @file
+/// The cache-blocked path: tiles of keys against groups of query blocks, in O(L·D) memory.
+///
+/// A piece of work is a group of query blocks of one head. It walks the tiles of keys that any of its blocks sees;
+/// tiles that a block does not see cost it nothing. Tile borders are multiples of the tile's size and depend on Dk and
+/// Dv alone, so a query's sums are cut in the same places whatever stands beside it and whoever runs it.
+
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+
+#include <heed/attention/blocked/query_block.hpp>
+#include <heed/attention/call.hpp>
+#include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
+#include <heed/mask/modifier.hpp>
+
 HEED_NAMESPACE_BEGIN
+
 namespace detail {
+
+/// ModifyScores of a modifier.
+template <class A, class M>
+void modify_scores(const void* modifier, A* scores, int vectors, int b, int h, int q, int queries, const int* key,
+                   int count) {
+  using V = Vec<A>;
+  const M& modify = *static_cast<const M*>(modifier);
+  ScorePlace<V> at;
+  at.b = b, at.h = h, at.q_step = 1;
+  for (int v = 0; v < vectors; ++v) {
+    alignas(64) A number[V::size];
+    for (int i = 0; i < V::size; ++i) number[i] = static_cast<A>(q + std::min(v * V::size + i, queries - 1));
+    at.query = V::load(number);
+    at.q = std::min(q + v * V::size, q + queries - 1);
+    at.lanes = std::clamp(queries - v * V::size, 1, V::size);
+    for (int r = 0; r < count; ++r) {
+      A* row = scores + (r * vectors + v) * V::size;
+      at.k = key[r];
+      at.key = V(static_cast<A>(key[r]));
+      modify(V::load(row), at).store(row);
+    }
+  }
+}
+
+/// The sizes that a call of this shape works with.
+template <class A, int QueryVectors>
+struct BlockedPlan {
+  using Block = QueryBlock<A, QueryVectors>;
+
+  int tile_keys;
+  int group_blocks;
+  int groups;
+  /// Bytes of scratch that each slot of the executor needs.
+  Index block_elements, slot_elements;
+
+  BlockedPlan(const AttentionShape& s, int concurrency) {
+    // Keys and values of a tile stay in the first-level cache beside the block's own rows.
+    constexpr int budget = 32768 / static_cast<int>(sizeof(A));
+    tile_keys = std::clamp(budget / (s.Dk + s.Dv) / 8 * 8, 16, kMaxTileKeys);
+    const int blocks = (s.Lq + Block::lanes - 1) / Block::lanes;
+    // As many blocks as share a tile's copy, but enough groups for everyone who works.
+    const int wanted = concurrency > 1 ? 4 * concurrency : 1;
+    const Index heads = std::max<Index>(Index{s.B} * s.H, 1);
+    const int most = static_cast<int>(std::max<Index>(1, Index{blocks} * heads / wanted));
+    group_blocks = std::clamp(std::min(most, 256 / Block::lanes), 1, std::max(blocks, 1));
+    groups = (blocks + group_blocks - 1) / group_blocks;
+    block_elements = Block::memory(s.Dk, s.Dv);
+    slot_elements = block_elements * group_blocks + Block::score_memory +
+                    Index{kMaxTileKeys} * (s.Dk + 2 * Index{s.Dv}) + Index{Block::width} * std::max(s.Dk, s.Dv);
+  }
+};
+
+/// One piece: query blocks `first`, ... of head h of sample b.
+template <class A, int QueryVectors>
+void run_group(const BlockedProblem<A>& p, const BlockedPlan<A, QueryVectors>& plan, int b, int h, int group, A* memory,
+               QueryBlock<A, QueryVectors>* blocks) {
+  using Block = QueryBlock<A, QueryVectors>;
+  const Index Dk = p.q.width(), Dv = p.v.width();
+  A* scores = memory + plan.block_elements * plan.group_blocks;
+  A* k_copy = scores + Block::score_memory;
+  A* v_copy = k_copy + kMaxTileKeys * Dk;
+  A* clean = v_copy + kMaxTileKeys * Dv;
+  A* row = clean + kMaxTileKeys * Dv;
+  const int g = h / (p.shape.H / p.shape.G);
+
+  const int first = group * plan.group_blocks * Block::lanes;
+  const int last = std::min(p.shape.Lq, first + plan.group_blocks * Block::lanes);
+  int count = 0, low = p.shape.Lk, high = 0;
+  for (int q = first; q < last; q += Block::lanes, ++count) {
+    blocks[count].begin(p, b, h, q, std::min(Block::lanes, last - q), memory + plan.block_elements * count, row);
+    if (blocks[count].low() >= blocks[count].high()) continue;
+    low = std::min(low, blocks[count].low());
+    high = std::max(high, blocks[count].high());
+  }
+  // Rows that must be converted are copied; rows that lie far apart are too when several blocks share the copy, since
+  // they fall into few sets of the cache.
+  const bool copy = !p.k.direct() || !p.v.direct() || (count > 2 && !(p.k.contiguous() && p.v.contiguous()));
+
+  typename Block::Keys keys;
+  for (int k = low / plan.tile_keys * plan.tile_keys; k < high; k += plan.tile_keys) {
+    const int n = std::min(plan.tile_keys, p.shape.Lk - k);
+    bool copied = false;
+    for (int i = 0; i < count; ++i) {
+      blocks[i].list_keys(p, b, h, k, n, keys);
+      if (keys.count == 0) continue;
+      if (copy) {
+        if (!copied) {
+          for (int j = 0; j < n; ++j) {
+            p.k.copy(b, g, k + j, k_copy + j * Dk);
+            p.v.copy(b, g, k + j, v_copy + j * Dv);
+          }
+          copied = true;
+        }
+        keys.point(k_copy, Dk, v_copy, Dv, k);
+      } else {
+        keys.point(p.k.in_place(b, g, 0), p.k.pitch(), p.v.in_place(b, g, 0), p.v.pitch(), 0);
+      }
+      blocks[i].add(p, b, h, keys, scores, clean);
+    }
+  }
+  for (int i = 0; i < count; ++i) blocks[i].finish(p, b, h, row);
+}
+
+template <class A, int QueryVectors>
+void run_blocked(const BlockedProblem<A>& p, Context& context) {
+  const int slots = context.executor().concurrency();
+  const BlockedPlan<A, QueryVectors> plan(p.shape, slots);
+  Workspace::Frame frame(context.workspace());
+  A* memory = context.workspace().take<A>(plan.slot_elements * slots);
+  auto* blocks = context.workspace().take<QueryBlock<A, QueryVectors>>(Index{plan.group_blocks} * slots);
+  std::uninitialized_default_construct_n(blocks, Index{plan.group_blocks} * slots);
+  const int heads = p.shape.B * p.shape.H;
+  context.executor().parallel_for(heads * plan.groups, [&](int piece, int slot) {
+    // The last groups first: under a causal mask they are the longest.
+    const int group = plan.groups - 1 - piece % plan.groups, head = piece / plan.groups;
+    run_group(p, plan, head / p.shape.H, head % p.shape.H, group, memory + plan.slot_elements * slot,
+              blocks + Index{plan.group_blocks} * slot);
+  });
+}
+
+/// Attention on any storage type, mask and modifier; see attention.hpp for the shapes.
 template <class T, class S, class M>
 void blocked_attention(const AttentionCall<T, S>& call, const M& modifier, Context& context) {
-  reference_attention(call, modifier, context.workspace());
+  using A = accumulate_t<T>;
+  constexpr bool modified = !std::is_same_v<M, NoModifier>;
+  if (call.out.empty() && call.row_max.empty()) return;
+  const BlockedProblem<A> problem{call.shape,
+                                  RowSource<A>(call.q),
+                                  RowSource<A>(call.k),
+                                  RowSource<A>(call.v),
+                                  RowSink<A>(call.out),
+                                  call.mask,
+                                  call.scale,
+                                  modified ? &modifier : nullptr,
+                                  modified ? &modify_scores<A, M> : nullptr,
+                                  call.sinks,
+                                  call.dropout,
+                                  call.dropped,
+                                  call.row_max,
+                                  call.row_sum};
+  // Few queries don't fill wide blocks.
+  if (call.shape.Lq <= Vec<A>::size)
+    run_blocked<A, 1>(problem, context);
+  else
+    run_blocked<A, 2>(problem, context);
 }
+
 }  // namespace detail
+
 HEED_NAMESPACE_END

@@ -20,11 +20,13 @@
 #include <immintrin.h>
 #endif
 
-// g++ 12 takes the deliberately undefined pass-through operands of its own AVX-512 intrinsics for mistakes.
+// g++ 12 takes the deliberately undefined pass-through operands of its own AVX-512 intrinsics for mistakes, and points
+// out that packets lose their attributes as template arguments, which is harmless.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wignored-attributes"
 #endif
 
 HEED_NAMESPACE_BEGIN
@@ -137,7 +139,7 @@ struct Vec {
   friend HEED_ALWAYS_INLINE T max_lane(Vec a) { return Eigen::internal::predux_max(a.p); }
 
   /// Rows become columns: lane j of r[i] and lane i of r[j] change places.
-  static HEED_ALWAYS_INLINE void transpose(Vec (&r)[size]) {
+  static HEED_FLATTEN void transpose(Vec (&r)[size]) {
     Eigen::internal::PacketBlock<Packet, size> block;
     for (int i = 0; i < size; ++i) block.packet[i] = r[i].p;
     if constexpr (size > 1) Eigen::internal::ptranspose(block);

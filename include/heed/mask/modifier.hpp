@@ -16,12 +16,14 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Where the score of each lane stands: sample b, head h, query q + lane·q_step, key k + lane·k_step.
+/// Where the score of each lane stands: sample b, head h, query q + lane·q_step, key k + lane·k_step. Only the first
+/// `lanes` lanes are real: a modifier that reads memory must not read for the others.
 template <class V>
 struct ScorePlace {
   int b = 0, h = 0, q = 0, k = 0;
   int q_step = 0, k_step = 0;
-  /// The queries and keys of the lanes, as numbers.
+  int lanes = 1;
+  /// The queries and keys of the lanes, as numbers; spare lanes repeat the last real one.
   V query, key;
 };
 

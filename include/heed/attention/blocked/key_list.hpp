@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Which keys of a tile a block of queries works on, and which of its lanes see them.
+
+#include <bit>
+#include <cstdint>
+
+#include <heed/core/config.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/mask/concept.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A tile has at most as many keys as a word has bits.
+inline constexpr int kMaxTileKeys = 64;
+/// The score kernels take keys in groups and may read row pointers beyond the last key.
+inline constexpr int kKeyPadding = 16;
+
+/// The keys of one tile that at least one lane sees, in order, as rows of K and V; and per lane a bit for each of them.
+/// Hidden keys that no lane sees never enter: they cost nothing and can't poison anything.
+template <class A, int Lanes>
+struct KeyList {
+  using Word = typename Vec<A>::Word;
+  static constexpr int word_bits = static_cast<int>(sizeof(Word)) * 8;
+  static constexpr int words = kMaxTileKeys / word_bits;
+
+  int count = 0;
+  /// Whether some listed key is hidden from some lane.
+  bool masked = false;
+  int key[kMaxTileKeys];
+  const A* k_row[kMaxTileKeys + kKeyPadding];
+  const A* v_row[kMaxTileKeys];
+  /// Bit r: the lane sees listed key r.
+  std::uint64_t visible[Lanes];
+  /// The same, cut to the width of a lane.
+  Word lane_words[words][Lanes];
+
+  /// All of n keys from `first` on, seen by every lane.
+  void fill(int first, int n) {
+    count = n;
+    masked = false;
+    for (int r = 0; r < n; ++r) key[r] = first + r;
+  }
+
+  /// Bit r of seen[lane] tells whether the lane sees key first + r; n keys. Empty when none is seen.
+  void select(int first, int n, const std::uint64_t (&seen)[Lanes]) {
+    std::uint64_t any = 0, all = ~std::uint64_t{0};
+    for (int lane = 0; lane < Lanes; ++lane) {
+      any |= seen[lane];
+      all &= seen[lane];
+    }
+    any &= low_bits(n);
+    count = 0;
+    if (!any) return;
+    const int skip = std::countr_zero(any);
+    if (any == all && any >> skip == low_bits(std::popcount(any))) return fill(first + skip, std::popcount(any));
+
+    for (int lane = 0; lane < Lanes; ++lane) visible[lane] = 0;
+    while (any) {  // runs of seen keys close up
+      const int at = std::countr_zero(any);
+      const int run = std::countr_one(any >> at);
+      for (int lane = 0; lane < Lanes; ++lane) visible[lane] |= ((seen[lane] >> at) & low_bits(run)) << count;
+      for (int i = 0; i < run; ++i) key[count + i] = first + at + i;
+      count += run;
+      any &= ~(low_bits(run) << at);
+    }
+    all = ~std::uint64_t{0};
+    for (int lane = 0; lane < Lanes; ++lane) {
+      all &= visible[lane];
+      for (int w = 0; w < words; ++w) lane_words[w][lane] = static_cast<Word>(visible[lane] >> (w * word_bits));
+    }
+    masked = (all & low_bits(count)) != low_bits(count);
+  }
+
+  /// Points the list at rows; `base` is the key of row 0.
+  void point(const A* k, Index k_pitch, const A* v, Index v_pitch, int base) {
+    for (int r = 0; r < count; ++r) {
+      k_row[r] = k + (key[r] - base) * k_pitch;
+      v_row[r] = v + (key[r] - base) * v_pitch;
+    }
+    for (int r = count; r < count + kKeyPadding; ++r) k_row[r] = k_row[count - 1];
+  }
+};
+
+}  // namespace detail
+
+HEED_NAMESPACE_END
