@@ -14,6 +14,8 @@
 /// output that overlaps an input, and whatever the mask finds wrong with the shape.
 
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -30,8 +32,18 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
+inline void check_fits_int(const Extents<4>& extents, const char* name) {
+  for (const Index e : extents) {
+    HEED_CHECK(e >= 0 && e <= std::numeric_limits<int>::max(), ShapeError, "heed::attention: ", name, " is ", extents,
+               " but extents must lie between 0 and 2147483647; split the call");
+  }
+}
+
 /// The shape of a call, or an exception that says which extents don't fit.
 inline AttentionShape check_shapes(const Extents<4>& q, const Extents<4>& k, const Extents<4>& v) {
+  check_fits_int(q, "q");
+  check_fits_int(k, "k");
+  check_fits_int(v, "v");
   const auto i = [](Index n) { return static_cast<int>(n); };
   HEED_CHECK(k[0] == q[0], ShapeError, "heed::attention: k has B = ", k[0], " but q has B = ", q[0], "; k is ", k,
              " and q is ", q, " as (B, heads, L, D)");
@@ -49,9 +61,10 @@ inline AttentionShape check_shapes(const Extents<4>& q, const Extents<4>& k, con
   return {i(q[0]), i(q[1]), i(k[1]), i(q[2]), i(k[2]), i(q[3]), i(v[3])};
 }
 
-inline void check_options(const AttentionOptions& options, const AttentionShape& shape) {
-  HEED_CHECK(!options.scale || std::isfinite(*options.scale), ValueError, "heed::attention: scale = ", *options.scale,
-             " must be finite");
+template <class A>
+void check_options(const AttentionOptions& options, const AttentionShape& shape) {
+  HEED_CHECK(!options.scale || std::isfinite(static_cast<A>(*options.scale)), ValueError,
+             "heed::attention: scale = ", *options.scale, " must be finite in the type that scores are computed in");
   HEED_CHECK(options.dropout >= 0 && options.dropout <= 1, ValueError, "heed::attention: dropout = ", options.dropout,
              " must be a probability between 0 and 1");
   HEED_CHECK(options.sinks.empty() || options.sinks.size() == static_cast<std::size_t>(shape.H), ShapeError,
@@ -71,25 +84,32 @@ void check_no_alias(const TensorView<T, 4>& output, const TensorView<X, 4>& inpu
              " in memory; give it memory of its own");
 }
 
-/// What a call may return besides its output; empty views are not computed.
+/// What a call may return besides its output; empty statistics are not computed.
 template <class T>
 struct AttentionExtras {
-  TensorView<T, 4> weights;
+  std::optional<TensorView<T, 4>> weights;
   TensorView<accumulate_t<T>, 3> row_max, row_sum;
 };
 
 /// Everything that the public functions share: one core on views.
-template <class T, StorageFor<T> S, Mask MaskType, Modifier ModifierType>
+template <class T, StorageFor<T> S, Mask MaskType = NoMask, Modifier ModifierType = NoModifier>
 void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<const S, 4> k, TensorView<const S, 4> v,
                    const MaskType& mask, const ModifierType& modifier, const AttentionOptions& options,
                    Context& context, const AttentionExtras<T>& extras = {}) {
   using A = accumulate_t<T>;
   const AttentionShape shape = check_shapes(q.extents(), k.extents(), v.extents());
-  check_options(options, shape);
+  check_options<A>(options, shape);
   check_extents(out, {q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, "out");
   check_no_alias(out, q, "out", "q");
   check_no_alias(out, k, "out", "k");
   check_no_alias(out, v, "out", "v");
+  if (extras.weights) {
+    check_extents(*extras.weights, {shape.B, shape.H, shape.Lq, shape.Lk}, "weights");
+    check_no_alias(*extras.weights, q, "weights", "q");
+    check_no_alias(*extras.weights, k, "weights", "k");
+    check_no_alias(*extras.weights, v, "weights", "v");
+    check_no_alias(*extras.weights, out, "weights", "out");
+  }
 
   const auto bound = bind(mask, shape);
   const double dropout = context.training ? options.dropout : 0.0;
@@ -118,10 +138,7 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
         "heed::attention: the blocked path computes in float and double only; use Path::Automatic for other scalars");
     reference_attention(call, modifier, context.workspace());
   }
-  if (extras.weights.data()) {
-    check_extents(extras.weights, {shape.B, shape.H, shape.Lq, shape.Lk}, "weights");
-    reference_weights(call, modifier, extras.weights, context.workspace());
-  }
+  if (extras.weights) reference_weights(call, modifier, *extras.weights, context.workspace());
 }
 
 }  // namespace detail
@@ -142,7 +159,7 @@ void attention_into(Out&& out, const Q& q, const K& k, const V& v, const MaskTyp
 }
 
 /// Returns attention(q, k, v): a Tensor for tensors, an Eigen matrix for Eigen matrices.
-template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType, Modifier ModifierType>
+template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType = NoMask, Modifier ModifierType = NoModifier>
 auto attention(const Q& q, const K& k, const V& v, const MaskType& mask, const ModifierType& modifier,
                const AttentionOptions& options, Context& context) {
   using T = scalar_of_t<Q>;
@@ -184,7 +201,7 @@ void attention_with_weights_into(Out&& out, Weights&& weights, const Q& q, const
 }
 
 /// attention() together with its weights.
-template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType, Modifier ModifierType>
+template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType = NoMask, Modifier ModifierType = NoModifier>
 auto attention_with_weights(const Q& q, const K& k, const V& v, const MaskType& mask, const ModifierType& modifier,
                             const AttentionOptions& options, Context& context) {
   using T = scalar_of_t<Q>;
@@ -217,7 +234,7 @@ struct AttentionWithStatistics {
 };
 
 /// attention() together with the maximum and the sum of each row's softmax, kept apart so that no precision is lost.
-template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType, Modifier ModifierType>
+template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType = NoMask, Modifier ModifierType = NoModifier>
 auto attention_with_statistics(const Q& q, const K& k, const V& v, const MaskType& mask, const ModifierType& modifier,
                                const AttentionOptions& options, Context& context) {
   using T = scalar_of_t<Q>;
