@@ -24,8 +24,8 @@ namespace detail {
 
 /// ModifyScores of a modifier.
 template <class A, class M>
-void modify_scores(const void* modifier, A* scores, int vectors, int b, int h, int q, int queries, const int* key,
-                   int count) {
+void modify_scores(const void* modifier, A scale, A* scores, int vectors, int b, int h, int q, int queries,
+                   const int* key, int count) {
   using V = Vec<A>;
   const M& modify = *static_cast<const M*>(modifier);
   ScorePlace<V> at;
@@ -40,7 +40,7 @@ void modify_scores(const void* modifier, A* scores, int vectors, int b, int h, i
       A* row = scores + (r * vectors + v) * V::size;
       at.k = key[r];
       at.key = V(static_cast<A>(key[r]));
-      modify(V::load(row), at).store(row);
+      modify(V::load(row) * V(scale), at).store(row);
     }
   }
 }

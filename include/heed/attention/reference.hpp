@@ -86,8 +86,7 @@ void reference_attention(const AttentionCall<T, S>& call, const M& modifier, Wor
           if (!visible[k]) continue;
           A weight = weights[k] / softmax.sum;
           if (call.dropout > 0) {
-            if (!call.dropped.keeps(query_word, DropoutPattern::key_word(k))) continue;
-            weight *= survivor_scale;
+            weight *= call.dropped.keeps(query_word, DropoutPattern::key_word(k)) ? survivor_scale : A(0);
           }
           for (int d = 0; d < s.Dv; ++d) row[d] += weight * static_cast<A>(call.v(b, call.key_head(h), k, d));
         }

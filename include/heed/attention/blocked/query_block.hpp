@@ -7,7 +7,8 @@
 /// Queries stand in the lanes, keys and values are read where they lie and broadcast element by element, so nothing is
 /// packed but the queries. Each tile takes two passes: all scores with the running maximum, then exponentials and
 /// the product with the values (FlashAttention's online softmax; Dao et al., 2022; Milakov & Gimelshein, 2018).
-/// Without a modifier, log2 e is part of the scale and exponentials are powers of two.
+/// Without a modifier, the scale is part of the exponent, so that scores are the plain dot products: a scaled copy of
+/// the queries would round them once more, which large scores show.
 
 #include <algorithm>
 #include <cmath>
@@ -38,10 +39,10 @@ struct RegisterTile {
 #endif
 };
 
-/// Applies a modifier to `count` rows of `vectors` registers: row r holds the scores of key[r] for the queries from q
-/// on, of which `queries` are real.
+/// Scales and modifies `count` rows of `vectors` registers: row r holds the dot products of key[r] with the queries
+/// from q on, of which `queries` are real.
 template <class A>
-using ModifyScores = void (*)(const void* modifier, A* scores, int vectors, int b, int h, int q, int queries,
+using ModifyScores = void (*)(const void* modifier, A scale, A* scores, int vectors, int b, int h, int q, int queries,
                               const int* key, int count);
 
 /// What all blocks of a call share.
@@ -53,14 +54,19 @@ struct BlockedProblem {
   MaskRef mask;
   A scale;
   const void* modifier;
-  ModifyScores<A> modify;  // null for none
+  ModifyScores<A> modify;  // null for none; scales the scores itself
   std::span<const double> sinks;
   double dropout;
   DropoutPattern dropped;
   TensorView<A, 3> row_max, row_sum;
 
-  /// What the scores in the kernel are multiplied by to become powers of two.
-  A to_log2() const { return modify ? kLog2E<A> : A(1); }
+  /// What queries are multiplied by: the sign of the scale, so that the largest dot product is the largest score.
+  A query_factor() const { return modify || scale > 0 ? A(1) : scale < 0 ? A(-1) : A(0); }
+  /// What the scores in the kernel are multiplied by to become the scores of the call; never 0, since hidden ones are
+  /// -inf.
+  A to_score() const { return modify || scale == 0 ? A(1) : std::abs(scale); }
+  /// The same, to become exponents of 2.
+  A to_log2() const { return to_score() * kLog2E<A>; }
 };
 
 template <class A, int QueryVectors>
@@ -162,15 +168,15 @@ class QueryBlock {
   /// Normalises and writes the rows, and the row statistics if they are wanted. `row` is scratch for `width` rows.
   void finish(const BlockedProblem<A>& p, int b, int h, A* row) {
     alignas(64) A factor[lanes];
-    const A to_natural = p.modify ? A(1) : kLn2<A>;
+    const A to_score = p.to_score();
     const A survivors = p.dropout < 1 ? A(1 / (1 - p.dropout)) : A(0);
     for (int i = 0; i < lanes; ++i) {
-      A maximum = sum_[i] == A(0) ? -infinity<A>() : maximum_[i] * to_natural;
+      A maximum = sum_[i] == A(0) ? -infinity<A>() : maximum_[i] * to_score;
       A sum = sum_[i];
       factor[i] = A(1);
       if (!p.sinks.empty()) {
         const A sink = static_cast<A>(p.sinks[static_cast<std::size_t>(h)]);
-        if (sink > -infinity<A>()) {
+        if (!(sink == -infinity<A>())) {
           const A top = std::max(maximum, sink);
           factor[i] = std::exp(maximum - top);
           sum = sum * factor[i] + std::exp(sink - top);
@@ -189,7 +195,7 @@ class QueryBlock {
  private:
   void pack_queries(const BlockedProblem<A>& p, int b, int h, A* row) {
     const Index Dk = p.q.width();
-    const A scale = p.modify ? p.scale : p.scale * kLog2E<A>;
+    const A factor = p.query_factor();
     for (int v = 0; v < QueryVectors; ++v) {
       const A* from[width];
       for (int i = 0; i < width; ++i) {
@@ -205,16 +211,18 @@ class QueryBlock {
       Index d = 0;
       for (; d + width <= Dk; d += width) {
         V square[width];
-        for (int i = 0; i < width; ++i) square[i] = V::load(from[i] + d) * V(scale);
+        for (int i = 0; i < width; ++i) square[i] = V::load(from[i] + d) * V(factor);
         V::transpose(square);
         for (int i = 0; i < width; ++i) square[i].store(to + (d + i) * lanes);
       }
       for (; d < Dk; ++d) {
-        for (int i = 0; i < width; ++i) to[d * lanes + i] = from[i][d] * scale;
+        for (int i = 0; i < width; ++i) to[d * lanes + i] = from[i][d] * factor;
       }
     }
   }
 
+  /// Normalised values as rows of the output. The sign of a zero depends on the hidden keys that were listed, so + 0
+  /// makes every zero positive.
   void write_rows(const BlockedProblem<A>& p, int b, int h, const A* factor, A* row) {
     const Index Dv = p.v.width();
     if (fresh_) std::fill_n(values_, Dv * lanes, A(0));
@@ -229,13 +237,14 @@ class QueryBlock {
       Index d = 0;
       for (; d + width <= Dv; d += width) {
         V square[width];
-        for (int i = 0; i < width; ++i) square[i] = select(none, V(A(0)), V::load(from + (d + i) * lanes) * f);
+        for (int i = 0; i < width; ++i)
+          square[i] = select(none, V(A(0)), V::load(from + (d + i) * lanes) * f + V(A(0)));
         V::transpose(square);
         for (int i = 0; i < rows; ++i) square[i].store(to[i] + d);
       }
       for (; d < Dv; ++d) {
         for (int i = 0; i < rows; ++i) {
-          to[i][d] = sum_[v * width + i] == A(0) ? A(0) : from[d * lanes + i] * factor[v * width + i];
+          to[i][d] = sum_[v * width + i] == A(0) ? A(0) : from[d * lanes + i] * factor[v * width + i] + A(0);
         }
       }
       if (!p.out.direct()) {
@@ -289,7 +298,7 @@ class QueryBlock {
   /// -inf: returns whether any pair of the tile is hidden.
   HEED_NOINLINE bool modify(const BlockedProblem<A>& p, int b, int h, Keys& keys, A* scores, V (&top)[QueryVectors],
                             const V (&before)[QueryVectors]) const {
-    p.modify(p.modifier, scores, QueryVectors, b, h, first_, count_, keys.key, keys.count);
+    p.modify(p.modifier, p.scale, scores, QueryVectors, b, h, first_, count_, keys.key, keys.count);
     bool hidden = keys.masked;
     if (!keys.masked) std::fill_n(keys.visible, lanes, ~std::uint64_t{0});
     for (int v = 0; v < QueryVectors; ++v) top[v] = before[v];
@@ -420,7 +429,7 @@ class QueryBlock {
     }
   }
 
-  A* queries_ = nullptr;  // [Dk][lanes], scaled
+  A* queries_ = nullptr;  // [Dk][lanes], times query_factor()
   A* values_ = nullptr;   // [Dv][lanes], not yet normalised; without meaning while fresh
   A* maximum_ = nullptr;  // [lanes]
   A* sum_ = nullptr;      // [lanes]
