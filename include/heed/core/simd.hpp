@@ -113,14 +113,14 @@ struct Vec {
   friend HEED_ALWAYS_INLINE Vec operator-(Vec a, Vec b) { return Vec(Eigen::internal::psub(a.p, b.p)); }
   friend HEED_ALWAYS_INLINE Vec operator*(Vec a, Vec b) { return Vec(Eigen::internal::pmul(a.p, b.p)); }
   friend HEED_ALWAYS_INLINE Vec operator/(Vec a, Vec b) { return Vec(Eigen::internal::pdiv(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec operator-(Vec a) { return Vec(Eigen::internal::pnegate(a.p)); }
+  /// Changes the sign bit, also of 0 and NaN; not every pnegate does.
+  friend HEED_ALWAYS_INLINE Vec operator-(Vec a) { return from_bits(a.bits() ^ (Word{1} << (8 * sizeof(T) - 1))); }
   /// a·b + c, fused where the machine fuses.
   friend HEED_ALWAYS_INLINE Vec fma(Vec a, Vec b, Vec c) { return Vec(Eigen::internal::pmadd(a.p, b.p, c.p)); }
   /// Like std::max and std::min: where a is NaN, NaN; where only b is NaN, a.
   friend HEED_ALWAYS_INLINE Vec max(Vec a, Vec b) { return Vec(Eigen::internal::pmax(a.p, b.p)); }
   friend HEED_ALWAYS_INLINE Vec min(Vec a, Vec b) { return Vec(Eigen::internal::pmin(a.p, b.p)); }
   friend HEED_ALWAYS_INLINE Vec abs(Vec a) { return Vec(Eigen::internal::pabs(a.p)); }
-  friend HEED_ALWAYS_INLINE Vec sqrt(Vec a) { return Vec(Eigen::internal::psqrt(a.p)); }
 
   /// Lane masks: all bits of a lane set or clear.
   friend HEED_ALWAYS_INLINE Vec less(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_lt(a.p, b.p)); }
@@ -149,8 +149,8 @@ struct Vec {
 
 namespace detail {
 
-/// Minimax polynomials for 2^f on [-1/2, 1/2] with constant term 1 (relative error, fitted by iterated weighted least
-/// squares).
+/// Minimax polynomials on [-1/2, 1/2] (relative error, fitted by iterated weighted least squares): `term` for 2^f with
+/// constant term 1, `less_one` for (2^f - 1) / f.
 template <class T>
 struct Exp2Terms;
 template <>
@@ -159,6 +159,9 @@ struct Exp2Terms<float> {
   static constexpr float lowest = -127, highest = 128;
   static constexpr float rounding = 12582912.f + 127.f;  // 1.5·2^23 + exponent bias
   static constexpr float term[] = {1, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b754p-5f, 0x1.3cea8ap-7f, 0x1.5bb9fep-10f};
+  static constexpr int less_one_terms = 6;
+  static constexpr float less_one[] = {0x1.62e43p-1f, 0x1.ebfbdep-3f,  0x1.c6af6ep-5f,
+                                       0x1.3b2bap-7f, 0x1.5f07bep-10f, 0x1.430906p-13f};
 };
 template <>
 struct Exp2Terms<double> {
@@ -177,11 +180,13 @@ struct Exp2Terms<double> {
                                     0x1.b5267cd5707e3p-24,
                                     0x1.e61b4f1d38641p-28,
                                     0x1.e79bce9296ddfp-32};
+  static constexpr int less_one_terms = degree;
+  static constexpr const double* less_one = term + 1;
 };
 
 /// x[i] = 2^x[i] for N registers, stage by stage so that their latencies overlap.
 ///
-/// float: at most 2 ULP on [-126, 127.5]; double: at most 2 ULP on [-1022, 1023.5].
+/// float: at most 2.5 ULP on [-126, 127.5]; double: at most 1.5 ULP on [-1022, 1023.5].
 /// Results below the normal range are exactly 0 (so 2^-inf is exactly 0), above it inf; NaN stays NaN.
 /// Method: n = round(x) by adding a large constant, 2^(x-n) by polynomial, times 2^n built from the bits of the sum.
 template <class T, int N>
@@ -235,14 +240,13 @@ HEED_ALWAYS_INLINE Vec<T> exp2(Vec<T> x) {
   return one[0];
 }
 
-/// e^x. Relative error at most (2 + |x|) ULP: the product with log2 e is rounded once. exp(-inf) is exactly 0, NaN
-/// stays NaN.
+/// e^x. At most (3 + 1.3·|x|) ULP: log2 e and its product with x are rounded. exp(-inf) is exactly 0, NaN stays NaN.
 template <class T>
 HEED_ALWAYS_INLINE Vec<T> exp(Vec<T> x) {
   return exp2(x * Vec<T>::constant(detail::kLog2E<T>));
 }
 
-/// tanh(x), at most 8 ULP (float) or 3 ULP (double); NaN stays NaN.
+/// tanh(x), at most 4 ULP; NaN stays NaN.
 /// From (2^u - 1) / (2^u + 1) with u = 2x·log2 e, where 2^u - 1 is formed without cancellation.
 template <class T>
 HEED_ALWAYS_INLINE Vec<T> tanh(Vec<T> x) {
@@ -255,9 +259,9 @@ HEED_ALWAYS_INLINE Vec<T> tanh(Vec<T> x) {
   V n = r - V(C::rounding);
   detail::keep(n.p);
   const V f = u - n;
-  V g = V(C::term[C::degree]);
-  detail::unroll<C::degree - 1>([&](auto k)
-                                    HEED_ALWAYS_INLINE_LAMBDA { g = fma(g, f, V(C::term[C::degree - 1 - k])); });
+  V g = V(C::less_one[C::less_one_terms - 1]);
+  detail::unroll<C::less_one_terms - 1>(
+      [&](auto k) HEED_ALWAYS_INLINE_LAMBDA { g = fma(g, f, V(C::less_one[C::less_one_terms - 2 - k])); });
   g = g * f;
   const V scale = V::from_bits(r.bits() << C::mantissa_bits);
   const V e = fma(scale, g, scale - V(T(1)));
