@@ -63,6 +63,21 @@ auto apply(const Layer& layer, const X& x, Context& context) {
       [&](TensorView<const T, 3> in, TensorView<T, 3> out) { layer.forward(in, out, context); }, x);
 }
 
+/// Gives a layer with one input its convenience call: y = layer(x) and layer(x, context) for any TensorLike x.
+template <class Layer>
+class UnaryLayer {
+ public:
+  template <TensorLike X>
+  auto operator()(const X& x, Context& context) const {
+    return apply(static_cast<const Layer&>(*this), x, context);
+  }
+  template <TensorLike X>
+  auto operator()(const X& x) const {
+    Context context;
+    return (*this)(x, context);
+  }
+};
+
 enum class InPlace { Forbidden, Allowed };
 
 /// The boundary check of a layer with one input: x (B, L, in), y (B, L, out). Throws ShapeError when an extent differs,

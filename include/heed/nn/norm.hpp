@@ -59,9 +59,8 @@ HEED_ALWAYS_INLINE RowMoments<accumulate_t<T>> row_moments(const T* x, Index n, 
   using A = accumulate_t<T>;
   const A count = static_cast<A>(n);
   RowSum<A> values, first, second;
-  over_row<A>(n, [&](int k, Index i, Index lanes) HEED_ALWAYS_INLINE_LAMBDA {
-    values.part[k] = values.part[k] + load_lanes(x + i, lanes);
-  });
+  over_row<A>(n, [&](int k, Index i, Index lanes)
+                     HEED_ALWAYS_INLINE_LAMBDA { values.part[k] = values.part[k] + load_lanes(x + i, lanes); });
   const A mean = values.total() / count;
   over_row<A>(n, [&](int k, Index i, Index lanes) HEED_ALWAYS_INLINE_LAMBDA {
     const Vec<A> d = load_lanes(x + i, lanes, mean) - Vec<A>(mean);
@@ -91,7 +90,7 @@ struct LayerNormOptions {
 /// bias (E). Ba, Kiros, Hinton: "Layer normalization", 2016. The variance is the biased one, summed around the mean in
 /// accumulate_t<T>. Starts with weight 1 and bias 0. y may be x.
 template <class T>
-class LayerNorm {
+class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
  public:
   /// Throws ShapeError for width < 1, ValueError for an eps that is negative or not finite.
   explicit LayerNorm(const LayerNormOptions& options) : options_(options) {
@@ -116,17 +115,6 @@ class LayerNorm {
   template <class F>
   void visit(std::string_view prefix, F&& f) const {
     visit_parameters(*this, prefix, f);
-  }
-
-  /// y = layer(x): any TensorLike of width E.
-  template <TensorLike X>
-  auto operator()(const X& x, Context& context) const {
-    return detail::apply(*this, x, context);
-  }
-  template <TensorLike X>
-  auto operator()(const X& x) const {
-    Context context;
-    return detail::apply(*this, x, context);
   }
 
   /// Throws ShapeError when x or y is not (B, L, E), ValueError when they overlap without being the same.
@@ -171,7 +159,7 @@ struct RMSNormOptions {
 /// y = x / √(mean(x²) + eps) · weight over the last dimension; x and y (B, L, E), weight (E).
 /// Zhang, Sennrich: "Root mean square layer normalization", 2019. Starts with weight 1. y may be x.
 template <class T>
-class RMSNorm {
+class RMSNorm : public detail::UnaryLayer<RMSNorm<T>> {
  public:
   /// Throws ShapeError for width < 1, ValueError for an eps that is negative or not finite.
   explicit RMSNorm(const RMSNormOptions& options) : options_(options) {
@@ -193,17 +181,6 @@ class RMSNorm {
   template <class F>
   void visit(std::string_view prefix, F&& f) const {
     detail::visit_parameter(prefix, "weight", weight_, f);
-  }
-
-  /// y = layer(x): any TensorLike of width E.
-  template <TensorLike X>
-  auto operator()(const X& x, Context& context) const {
-    return detail::apply(*this, x, context);
-  }
-  template <TensorLike X>
-  auto operator()(const X& x) const {
-    Context context;
-    return detail::apply(*this, x, context);
   }
 
   /// Throws ShapeError when x or y is not (B, L, E), ValueError when they overlap without being the same.

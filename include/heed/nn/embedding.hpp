@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Embedding: one row of a table for each id.
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/operand.hpp>
+#include <heed/core/random.hpp>
+#include <heed/core/scalar.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/nn/init.hpp>
+#include <heed/nn/layer.hpp>
+#include <heed/nn/parameter.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// An Eigen vector of int, or an expression of that kind.
+template <class A>
+concept EigenIntVector = EigenDense<A> && A::IsVectorAtCompileTime != 0 && std::is_same_v<typename A::Scalar, int>;
+
+struct EmbeddingOptions {
+  Index vocabulary;              ///< V, the number of ids
+  Index width;                   ///< E
+  double scale = 1;              ///< y = scale · weight[id]; Vaswani et al. (2017) take √E
+  std::optional<int> padding{};  ///< the id whose row initialize() leaves zero
+};
+
+/// y[b, l] = scale · weight[ids[b, l]]; ids (B, L), weight (V, E), y (B, L, E). Starts with zeros: load weights or
+/// call initialize().
+///
+///   Eigen::MatrixXf x = embedding(std::vector{101, 7592, 102});   // (L, E)
+///   heed::Tensor<float, 3> x = embedding(ids);                    // ids a Tensor<int, 2> (B, L)
+template <class T>
+class Embedding {
+ public:
+  using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+  /// Throws ShapeError for a vocabulary or width below 1, ValueError for a padding id outside the vocabulary.
+  explicit Embedding(const EmbeddingOptions& options) : options_(options) {
+    HEED_CHECK(options.vocabulary >= 1 && options.width >= 1, ShapeError,
+               "heed::Embedding: vocabulary = ", options.vocabulary, " and width = ", options.width,
+               " must be at least 1");
+    HEED_CHECK(!options.padding || (*options.padding >= 0 && *options.padding < options.vocabulary), ValueError,
+               "heed::Embedding: padding = ", options.padding.value_or(0), " is outside the vocabulary of ",
+               options.vocabulary, " ids");
+    weight_ = Parameter<T>(options.vocabulary, options.width);
+  }
+
+  const EmbeddingOptions& options() const { return options_; }
+  Parameter<T>& weight() { return weight_; }
+  const Parameter<T>& weight() const { return weight_; }
+
+  template <class F>
+  void visit(std::string_view prefix, F&& f) {
+    detail::visit_parameter(prefix, "weight", weight_, f);
+  }
+  template <class F>
+  void visit(std::string_view prefix, F&& f) const {
+    detail::visit_parameter(prefix, "weight", weight_, f);
+  }
+
+  /// Normal numbers, and zeros in the padding row.
+  void initialize(const Philox& random, double deviation = 1) {
+    init::normal(weight_, random, deviation);
+    if (options_.padding) std::fill_n(weight_.mutable_matrix()[*options_.padding].data(), options_.width, T(0));
+  }
+
+  /// ids of one sequence (a vector, array, span or Eigen vector of int) give (L, E).
+  Matrix operator()(std::span<const int> ids, Context& context) const {
+    const Index length = static_cast<Index>(ids.size());
+    Matrix y(length, options_.width);
+    forward(TensorView<const int, 2>(ids.data(), {1, length}), view_of(y).unsqueeze(), context);
+    return y;
+  }
+  Matrix operator()(std::span<const int> ids) const {
+    Context context;
+    return (*this)(ids, context);
+  }
+  template <EigenIntVector Ids>
+  Matrix operator()(const Ids& ids, Context& context) const {
+    const Workspace::Frame frame(context.workspace());
+    const auto view = detail::read_as<2>(ids, context.workspace());
+    Matrix y(ids.size(), options_.width);
+    forward(Ids::ColsAtCompileTime == 1 ? view.transpose(0, 1) : view, view_of(y).unsqueeze(), context);
+    return y;
+  }
+  template <EigenIntVector Ids>
+  Matrix operator()(const Ids& ids) const {
+    Context context;
+    return (*this)(ids, context);
+  }
+  /// ids (B, L) give (B, L, E); ids (L) give (L, E).
+  template <AnyTensor Ids>
+  auto operator()(const Ids& ids, Context& context) const {
+    const auto view = detail::read_as<2>(ids, context.workspace());
+    const Extents<3> extents{view.extent(0), view.extent(1), options_.width};
+    auto y = detail::make_result<Tensor<T, rank_of_v<Ids> + 1>, T, 3>(extents);
+    forward(view, detail::write_as<3>(y), context);
+    return y;
+  }
+  template <AnyTensor Ids>
+  auto operator()(const Ids& ids) const {
+    Context context;
+    return (*this)(ids, context);
+  }
+
+  /// ids (B, L), y (B, L, E), any strides. Throws ShapeError when y does not fit, ValueError for an id outside [0, V).
+  void forward(TensorView<const int, 2> ids, TensorView<T, 3> y, Context& context) const {
+    using A = accumulate_t<T>;
+    const Extents<3> expected{ids.extent(0), ids.extent(1), options_.width};
+    HEED_CHECK(y.extents() == expected, ShapeError, "heed::Embedding: y ", y.extents(), " does not fit ids ",
+               ids.extents(), "; make it ", expected);
+    for (Index b = 0; b < ids.extent(0); ++b) {
+      for (Index l = 0; l < ids.extent(1); ++l) {
+        const int id = ids(b, l);
+        HEED_CHECK(id >= 0 && id < options_.vocabulary, ValueError, "heed::Embedding: id ", id, " at position ", l,
+                   " of sample ", b, " is outside the vocabulary of V = ", options_.vocabulary, " ids");
+      }
+    }
+    const TensorView<const T, 2> weight = weight_.matrix();
+    const A scale = static_cast<A>(options_.scale);
+    const Index length = ids.extent(1), width = options_.width;
+    detail::for_rows(context, ids.extent(0) * length, width, [&](Index first, Index last, int) {
+      for (Index r = first; r < last; ++r) {
+        const Index b = r / length, l = r % length;
+        const T* from = weight[ids(b, l)].data();
+        T* to = y[b][l].data();
+        if (scale == A(1) && y.has_dense_rows()) {
+          std::copy_n(from, width, to);
+        } else {
+          for (Index e = 0; e < width; ++e) to[e * y.stride(2)] = static_cast<T>(scale * static_cast<A>(from[e]));
+        }
+      }
+    });
+    context.observe(y);
+  }
+
+ private:
+  EmbeddingOptions options_;
+  Parameter<T> weight_;
+};
+
+HEED_NAMESPACE_END

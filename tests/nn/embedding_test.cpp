@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#include <array>
+#include <cmath>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/nn/embedding.hpp>
+
+#include "nn/layer_checks.hpp"
+
+namespace {
+
+using heed::Embedding;
+using heed::Index;
+using heed::Tensor;
+using namespace layer_checks;
+
+template <class T>
+class EmbeddingOf : public testing::Test {};
+using Elements = testing::Types<float, double, heed::half, heed::bfloat16>;
+TYPED_TEST_SUITE(EmbeddingOf, Elements);
+
+TYPED_TEST(EmbeddingOf, ValuesFromPyTorch) {
+  using T = TypeParam;
+  const heed::SafeTensors file = golden("embedding");
+  Embedding<T> embedding({.vocabulary = 11, .width = 16});
+  load_golden<T>(file, embedding);
+  const Tensor<int, 2> ids = file.read_integers<int, 2>("in.ids");
+  const Tensor<T, 3> y = embedding(ids);
+  EXPECT_EQ(max_error(y.view(), file.read<double, 3>("out.y").view()), 0);
+}
+
+TYPED_TEST(EmbeddingOf, RowsTimesScaleForAnyStrides) {
+  using T = TypeParam;
+  for (const double scale : {1.0, 4.0, std::sqrt(12.0)}) {
+    Embedding<T> embedding({.vocabulary = 9, .width = 12, .scale = scale});
+    fill_parameters<T>(embedding, 4);
+    // ids (B, L) column by column, with numbers between them that are no ids.
+    std::vector<int> memory(3 * 5 * 2, -1);
+    const heed::TensorView<int, 2> ids(memory.data(), {3, 5}, {2, 6});
+    for (Index b = 0; b < 3; ++b) {
+      for (Index l = 0; l < 5; ++l) ids(b, l) = static_cast<int>((b * 5 + l * 2) % 9);
+    }
+    const Tensor<T, 3> expected = embedding(ids);
+    ASSERT_EQ(expected.extents(), (heed::Extents<3>{3, 5, 12}));
+    for (Index b = 0; b < 3; ++b) {
+      for (Index l = 0; l < 5; ++l) {
+        for (Index e = 0; e < 12; ++e) {
+          using A = heed::accumulate_t<T>;
+          const T row = embedding.weight().matrix()(ids(b, l), e);
+          EXPECT_EQ(expected(b, l, e), static_cast<T>(static_cast<A>(scale) * static_cast<A>(row)));
+        }
+      }
+    }
+    heed::Context context;
+    for (const std::array<int, 3>& order : {std::array{0, 1, 2}, std::array{2, 1, 0}, std::array{1, 0, 2}}) {
+      for (const Index step : {1, 2}) {
+        Spaced<T, 3> y({3, 5, 12}, order, step, 3);
+        embedding.forward(ids, y.view(), context);
+        EXPECT_TRUE(bits_equal(expected.view(), y.view()));
+        EXPECT_EQ(y.written(), static_cast<std::size_t>(expected.size()));
+      }
+    }
+  }
+}
+
+TEST(Embedding, AnyListOfIdsGivesOneSequence) {
+  Embedding<float> embedding({.vocabulary = 10, .width = 7});
+  fill_parameters<float>(embedding, 1);
+  const std::vector<int> list{3, 0, 9, 3};
+  const Eigen::MatrixXf expected = embedding(list);
+  ASSERT_EQ(expected.rows(), 4);
+  EXPECT_EQ(expected.row(0), expected.row(3));
+  EXPECT_EQ(embedding(std::vector<int>{3, 0, 9, 3}), expected);
+  EXPECT_EQ(embedding(std::array{3, 0, 9, 3}), expected);
+  EXPECT_EQ(embedding(std::span<const int>(list).first(2)), expected.topRows(2));
+
+  const Eigen::VectorXi column = Eigen::Map<const Eigen::VectorXi>(list.data(), 4);
+  EXPECT_EQ(embedding(column), expected);
+  EXPECT_EQ(embedding(column.transpose()), expected);
+  EXPECT_EQ(embedding(column + Eigen::VectorXi::Zero(4)), expected);
+  EXPECT_EQ(embedding(Eigen::Vector4i(3, 0, 9, 3)), expected);
+  Eigen::MatrixXi table = Eigen::MatrixXi::Constant(4, 3, -1);
+  table.col(1) = column;
+  EXPECT_EQ(embedding(table.col(1)), expected);
+  Eigen::MatrixXi wide = Eigen::MatrixXi::Constant(3, 4, -1);
+  wide.row(1) = column.transpose();
+  EXPECT_EQ(embedding(wide.row(1)), expected);
+
+  Tensor<int, 1> tensor(4);
+  for (Index i = 0; i < 4; ++i) tensor(i) = list[static_cast<std::size_t>(i)];
+  const Tensor<float, 2> y = embedding(tensor);
+  EXPECT_TRUE(bits_equal(y.view(), heed::view_of(expected)));
+  heed::Context context;
+  EXPECT_EQ(embedding(list, context), expected);
+  EXPECT_EQ(embedding(column, context), expected);
+  EXPECT_EQ(embedding(std::vector<int>{}).rows(), 0);
+}
+
+TEST(Embedding, ThreadsGiveTheSameBits) {
+  Embedding<float> embedding({.vocabulary = 50, .width = 100, .scale = 10});
+  fill_parameters<float>(embedding, 1);
+  Tensor<int, 2> ids(3, 300);
+  for (Index i = 0; i < ids.size(); ++i) ids.data()[i] = static_cast<int>(i * i % 50);
+  const Tensor<float, 3> expected = embedding(ids);
+  for (const int threads : {1, 2, 3, 7}) {
+    heed::ThreadPool pool(threads);
+    heed::Context context(pool);
+    EXPECT_TRUE(bits_equal(expected.view(), embedding(ids, context).view())) << threads;
+  }
+}
+
+TEST(Embedding, AnIdOutsideTheVocabularyIsNamed) {
+  Embedding<float> embedding({.vocabulary = 10, .width = 4});
+  Tensor<int, 2> ids(2, 3);
+  ids(1, 2) = 10;
+  const std::string text = message_of<heed::ValueError>([&] { embedding(ids); });
+  EXPECT_NE(text.find("id 10 at position 2 of sample 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("V = 10"), std::string::npos) << text;
+  EXPECT_THROW(embedding(std::vector<int>{0, -1}), heed::ValueError);
+}
+
+TEST(Embedding, OtherMistakesAreNamed) {
+  EXPECT_THROW(Embedding<float>({.vocabulary = 0, .width = 4}), heed::ShapeError);
+  EXPECT_THROW(Embedding<float>({.vocabulary = 4, .width = 0}), heed::ShapeError);
+  EXPECT_THROW(Embedding<float>({.vocabulary = 4, .width = 4, .padding = 4}), heed::ValueError);
+  EXPECT_THROW(Embedding<float>({.vocabulary = 4, .width = 4, .padding = -1}), heed::ValueError);
+  Embedding<float> embedding({.vocabulary = 4, .width = 4});
+  Tensor<float, 3> y(1, 2, 5);
+  heed::Context context;
+  EXPECT_THROW(embedding.forward(Tensor<int, 2>(1, 2), y, context), heed::ShapeError);
+}
+
+TEST(Embedding, ThePaddingRowStartsWithZeros) {
+  Embedding<double> embedding({.vocabulary = 1000, .width = 20, .padding = 3});
+  embedding.initialize(heed::Philox(1), 0.5);
+  const auto weight = embedding.weight().matrix().matrix();
+  EXPECT_EQ(weight.row(3).squaredNorm(), 0);
+  EXPECT_NEAR(weight.squaredNorm() / static_cast<double>(weight.size()), 0.25, 0.02);
+  Embedding<double> without({.vocabulary = 1000, .width = 20});
+  without.initialize(heed::Philox(1), 0.5);
+  EXPECT_GT(without.weight().matrix().matrix().row(3).squaredNorm(), 0);
+}
+
+TEST(Embedding, IsObservedAndVisited) {
+  Embedding<float> embedding({.vocabulary = 4, .width = 4});
+  fill_parameters<float>(embedding, 1);
+  Recorder recorder;
+  heed::Context context;
+  context.observer = &recorder;
+  const heed::Context::Scope scope(context, "embeddings");
+  const auto y = embedding(std::vector<int>{2}, context);
+  EXPECT_EQ(recorder.names, std::vector<std::string>{"embeddings"});
+  EXPECT_EQ(recorder.first, static_cast<double>(y(0, 0)));
+  embedding.visit("word", [](std::string_view name, auto&) { EXPECT_EQ(name, "word.weight"); });
+  EXPECT_EQ(heed::parameter_count(embedding), 16);
+}
+
+}  // namespace

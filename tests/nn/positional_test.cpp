@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: MIT
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/nn/positional.hpp>
+
+#include "nn/layer_checks.hpp"
+
+namespace {
+
+using heed::Index;
+using heed::Learned;
+using heed::Positions;
+using heed::Rotary;
+using heed::RotaryPairing;
+using heed::Sinusoidal;
+using heed::SinusoidalLayout;
+using heed::SinusoidalSpacing;
+using heed::Tensor;
+using namespace layer_checks;
+
+using Elements = testing::Types<float, double, heed::half, heed::bfloat16>;
+constexpr RotaryPairing kPairings[] = {RotaryPairing::HalfSplit, RotaryPairing::Interleaved};
+
+// ---- Positions ------------------------------------------------------------------------------------------------------
+
+TEST(Positions, EachForm) {
+  EXPECT_EQ(Positions()(3, 5), 5);
+  EXPECT_EQ(Positions(10)(3, 5), 15);
+  const std::vector<int> first{7, 0, 100};
+  EXPECT_EQ(Positions::from(first)(2, 5), 105);
+  const std::vector<int> each{4, 4, 9};
+  EXPECT_EQ(Positions::at(each)(8, 2), 9);
+  Tensor<int, 2> table(2, 3);
+  table(1, 2) = -6;
+  EXPECT_EQ(Positions::at(table)(1, 2), -6);
+  EXPECT_EQ(Positions::at(table.view().transpose(0, 1))(2, 1), -6);
+
+  Positions(3).check("layer", 17, 4);
+  Positions::from(first).check("layer", 3, 99);
+  Positions::at(each).check("layer", 99, 3);
+  Positions::at(table).check("layer", 2, 3);
+  EXPECT_THROW(Positions::from(first).check("layer", 2, 3), heed::ShapeError);
+  EXPECT_THROW(Positions::at(each).check("layer", 3, 2), heed::ShapeError);
+  EXPECT_THROW(Positions::at(table).check("layer", 1, 3), heed::ShapeError);
+  const std::string text = message_of<heed::ShapeError>([&] { Positions::at(table).check("heed::X", 4, 5); });
+  EXPECT_NE(text.find("heed::X: positions (2, 3) but x has B = 4 and L = 5"), std::string::npos) << text;
+}
+
+// ---- Sinusoidal -----------------------------------------------------------------------------------------------------
+
+// Case C19: an odd width has one sine more.
+TEST(Sinusoidal, Tables) {
+  Eigen::MatrixXd four_by_five(4, 5);
+  four_by_five << 0, 1, 0, 1, 0,                                                //
+      0.8414709848, 0.5403023059, 0.0251162229, 0.9996845379, 0.0006309573026,  //
+      0.9092974268, -0.4161468365, 0.0502165994, 0.9987383507, 0.001261914354,  //
+      0.1411200081, -0.9899924966, 0.0752852930, 0.9971620353, 0.001892870903;
+  EXPECT_LE(largest(Sinusoidal<double>({.width = 5}).table(4) - four_by_five), 1e-10);
+  EXPECT_LE(largest(Sinusoidal<float>({.width = 5}).table(4).cast<double>() - four_by_five), 1e-7);
+  EXPECT_NEAR(Sinusoidal<double>({.width = 4}).table(3)(2, 3), 0.9998000067, 1e-10);
+  EXPECT_NEAR(Sinusoidal<double>({.width = 1}).table(2)(1, 0), 0.8414709848, 1e-10);
+}
+
+template <class T>
+void expect_golden_table(const std::string& name, const heed::SinusoidalOptions& options) {
+  const Tensor<double, 2> expected = golden(name).read<double, 2>("out.table");
+  const auto table = Sinusoidal<T>(options).table(expected.extent(0));
+  EXPECT_LE(max_error(heed::view_of(table), expected.view()), (std::is_same_v<T, double> ? 1e-14 : 6e-8)) << name;
+}
+
+TEST(Sinusoidal, ValuesFromTheFormula) {
+  const auto check = [](const std::string& name, const heed::SinusoidalOptions& options) {
+    expect_golden_table<double>(name, options);
+    expect_golden_table<float>(name, options);
+  };
+  check("sinusoidal_even", {.width = 16});
+  check("sinusoidal_odd", {.width = 29});
+  check("sinusoidal_base", {.width = 10, .base = 100});
+  check("sinusoidal_halves", {.width = 16, .layout = SinusoidalLayout::Halves});
+  check("sinusoidal_halves_endpoint",
+        {.width = 16, .layout = SinusoidalLayout::Halves, .spacing = SinusoidalSpacing::Endpoint});
+}
+
+TEST(Sinusoidal, LayoutsHoldTheSameNumbers) {
+  for (const Index width : {1, 2, 7, 12}) {
+    const auto interleaved = Sinusoidal<double>({.width = width}).table(9);
+    const auto halves = Sinusoidal<double>({.width = width, .layout = SinusoidalLayout::Halves}).table(9);
+    for (Index e = 0; e < width; ++e) {
+      EXPECT_EQ(interleaved.col(e), halves.col(e % 2 == 0 ? e / 2 : (width + 1) / 2 + e / 2)) << width << " " << e;
+    }
+  }
+}
+
+TEST(Sinusoidal, EndpointReachesTheBase) {
+  const auto row = Sinusoidal<double>({.width = 8, .base = 50, .spacing = SinusoidalSpacing::Endpoint}).table(2).row(1);
+  EXPECT_NEAR(row(6), std::sin(1.0 / 50), 1e-16);
+  EXPECT_NEAR(row(0), std::sin(1.0), 1e-16);
+  // One pair has no last frequency besides the first.
+  EXPECT_NEAR(Sinusoidal<double>({.width = 2, .spacing = SinusoidalSpacing::Endpoint}).table(2)(1, 1), std::cos(1.0),
+              1e-16);
+}
+
+// Vaswani et al.: PE(p + k) is a linear function of PE(p), a turn of each pair by an angle that depends on k alone.
+TEST(Sinusoidal, ShiftsAreLinear) {
+  constexpr Index kWidth = 10;
+  const Sinusoidal<double> positions({.width = kWidth});
+  const auto table = positions.table(200);
+  for (const Index k : {1, 7, 50}) {
+    for (Index p = 0; p + k < table.rows(); ++p) {
+      for (Index e = 0; e < kWidth; e += 2) {
+        // The turn by k, read off at position 0: sine and cosine of k·frequency.
+        const double sine = table(k, e), cosine = table(k, e + 1);
+        EXPECT_NEAR(table(p + k, e), cosine * table(p, e) + sine * table(p, e + 1), 1e-13);
+        EXPECT_NEAR(table(p + k, e + 1), cosine * table(p, e + 1) - sine * table(p, e), 1e-13);
+      }
+    }
+  }
+}
+
+TEST(Sinusoidal, FirstAndStepMoveThePositions) {
+  const Sinusoidal<double> plain({.width = 6}), moved({.width = 6, .first = 3, .step = 0.5});
+  EXPECT_EQ(moved.table(1, 0), plain.table(1, 3));
+  EXPECT_EQ(moved.table(1, 4), plain.table(1, 5));
+  EXPECT_NEAR(moved.table(2)(1, 0), std::sin(3.5), 1e-15);
+  EXPECT_NEAR(plain.table(1, -2)(0, 0), -std::sin(2.0), 1e-15);
+}
+
+template <class T>
+class SinusoidalOf : public testing::Test {};
+TYPED_TEST_SUITE(SinusoidalOf, Elements);
+
+TYPED_TEST(SinusoidalOf, KeepsThePromisesOfALayer) {
+  for (const Index width : {1, 9, 64}) {
+    SCOPED_TRACE(width);
+    expect_layer<TypeParam>(Sinusoidal<TypeParam>({.width = width, .scale = 0.5, .input_scale = 3, .length = 100}),
+                            width);
+  }
+}
+
+TYPED_TEST(SinusoidalOf, AddsTheScaledTableToTheScaledInput) {
+  using T = TypeParam;
+  using A = heed::accumulate_t<T>;
+  const Sinusoidal<T> layer({.width = 21, .scale = 0.5, .input_scale = 3, .length = 4});
+  const Sinusoidal<A> wide({.width = 21});
+  const auto x = random_tensor<T, 3>({3, 6, 21});
+  const std::vector<int> first{0, 3, 500};
+  const Tensor<T, 3> y = layer(x, Positions::from(first));
+  const double eps = std::is_same_v<T, double> ? 1e-15 : std::is_same_v<T, float> ? 1e-6 : 0.05;
+  for (Index b = 0; b < 3; ++b) {
+    const auto table = wide.table(6, first[static_cast<std::size_t>(b)]);
+    for (Index l = 0; l < 6; ++l) {
+      for (Index e = 0; e < 21; ++e) {
+        EXPECT_NEAR(static_cast<double>(y(b, l, e)), 3 * static_cast<double>(x(b, l, e)) + 0.5 * double{table(l, e)},
+                    eps);
+      }
+    }
+  }
+  // Rows formed beforehand and rows formed when needed have the same bits.
+  const Sinusoidal<T> formed({.width = 21, .scale = 0.5, .input_scale = 3, .length = 1000});
+  EXPECT_TRUE(bits_equal(formed(x, Positions::from(first)).view(), y.view()));
+}
+
+template <class Layer>
+void expect_positions(const Layer& layer) {
+  const auto x = random_tensor<float, 3>({2, 4, layer.options().width});
+  const auto expected = layer(x);
+  Tensor<int, 2> each(2, 4);
+  for (Index b = 0; b < 2; ++b) {
+    for (int l = 0; l < 4; ++l) each(b, l) = l;
+  }
+  const std::vector<int> zeros{0, 0}, row{0, 1, 2, 3};
+  heed::Context context;
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions(0)).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::from(zeros)).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::at(row), context).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::at(each)).view()));
+
+  // A sequence in two parts, the second in reverse.
+  const Eigen::MatrixXf all = x.matrix(1), whole = expected.matrix(1);
+  const std::vector<int> back{3, 2};
+  EXPECT_EQ(layer(all.topRows(2)), whole.topRows(2));
+  EXPECT_EQ(layer(all.bottomRows(2), Positions(2)), whole.bottomRows(2));
+  EXPECT_EQ(layer(all.bottomRows(2).colwise().reverse(), Positions::at(back)), whole.bottomRows(2).colwise().reverse());
+  EXPECT_THROW(layer(x, Positions::at(back)), heed::ShapeError);
+}
+
+TEST(Sinusoidal, AnyPositions) { expect_positions(Sinusoidal<float>({.width = 12, .length = 3})); }
+
+TEST(Sinusoidal, HasNoParametersAndNamesMistakes) {
+  EXPECT_EQ(heed::parameter_count(Sinusoidal<float>({.width = 3})), 0);
+  EXPECT_THROW(Sinusoidal<float>({.width = 0}), heed::ShapeError);
+  EXPECT_THROW(Sinusoidal<float>({.width = 3, .length = -1}), heed::ShapeError);
+  EXPECT_THROW(Sinusoidal<float>({.width = 3, .base = 0}), heed::ValueError);
+  const std::string text =
+      message_of<heed::ShapeError>([] { Sinusoidal<float>({.width = 3})(Eigen::MatrixXf::Zero(2, 4)); });
+  EXPECT_NE(text.find("heed::Sinusoidal: x (1, 2, 4) has width 4 but the layer takes 3"), std::string::npos) << text;
+}
+
+// ---- Learned --------------------------------------------------------------------------------------------------------
+
+template <class T>
+class LearnedOf : public testing::Test {};
+TYPED_TEST_SUITE(LearnedOf, Elements);
+
+TYPED_TEST(LearnedOf, KeepsThePromisesOfALayer) {
+  for (const Index width : {1, 9, 64}) {
+    SCOPED_TRACE(width);
+    Learned<TypeParam> layer({.length = 20000, .width = width, .scale = 0.5, .input_scale = 3});
+    fill_parameters<TypeParam>(layer, 2);
+    expect_layer<TypeParam>(layer, width);
+  }
+}
+
+TEST(Learned, AddsTheRowOfThePosition) {
+  Learned<float> layer({.length = 7, .width = 5, .offset = 2, .scale = 0.5, .input_scale = 3});
+  fill_parameters<float>(layer, 2);
+  const Eigen::MatrixXf x = Eigen::MatrixXf::Random(3, 5);
+  const Eigen::MatrixXf expected = 3 * x + 0.5f * layer.weight().matrix().matrix().middleRows(2 + 1, 3);
+  EXPECT_LE(largest(layer(x, Positions(1)) - expected), 1e-6);
+}
+
+TEST(Learned, AnyPositions) {
+  Learned<float> layer({.length = 4, .width = 12});
+  fill_parameters<float>(layer, 2);
+  expect_positions(layer);
+}
+
+TEST(Learned, APositionWithoutARowIsNamed) {
+  const Learned<float> layer({.length = 7, .width = 5, .offset = 2});
+  const Eigen::MatrixXf x = Eigen::MatrixXf::Zero(6, 5);
+  EXPECT_EQ(layer(x.topRows(5)), x.topRows(5));
+  const std::string text = message_of<heed::ValueError>([&] { layer(x); });
+  EXPECT_NE(text.find("heed::Learned: token 5 of sample 0 has position 5, row 7"), std::string::npos) << text;
+  EXPECT_NE(text.find("only 7 rows"), std::string::npos) << text;
+  EXPECT_THROW(layer(x, Positions(-3)), heed::ValueError);
+  EXPECT_THROW(Learned<float>({.length = 0, .width = 5}), heed::ShapeError);
+  EXPECT_THROW(Learned<float>({.length = 5, .width = 0}), heed::ShapeError);
+}
+
+TEST(Learned, IsVisitedAndInitialized) {
+  Learned<float> layer({.length = 70, .width = 50});
+  layer.visit("position_embeddings",
+              [](std::string_view name, const auto&) { EXPECT_EQ(name, "position_embeddings.weight"); });
+  EXPECT_EQ(heed::parameter_count(layer), 3500);
+  layer.initialize(heed::Philox(3), 0.1);
+  EXPECT_NEAR(layer.weight().matrix().matrix().squaredNorm() / 3500, 0.01, 0.001);
+}
+
+// ---- Rotary ---------------------------------------------------------------------------------------------------------
+
+// Case C17: two pairings with the same shapes, and partial rotation.
+TEST(Rotary, PairingsAndPartialWidth) {
+  const Eigen::RowVector4d x(1, 2, 3, 4);
+  const auto at = [&](RotaryPairing pairing, Index turned, int position) {
+    return Rotary<double>({.width = 4, .turned = turned, .pairing = pairing})(x, Positions(position));
+  };
+  const auto near = [](const auto& y, double a, double b, double c, double d) {
+    return largest(y - Eigen::RowVector4d(a, b, c, d)) < 1e-9;
+  };
+  for (const RotaryPairing pairing : kPairings) {
+    for (const Index turned : {0, 2, 4}) EXPECT_EQ(at(pairing, turned, 0), x);
+    EXPECT_EQ(at(pairing, 0, 9), x);
+    EXPECT_TRUE(near(at(pairing, 2, 1), -1.1426396637, 1.9220755965, 3, 4));
+    EXPECT_TRUE(near(at(pairing, 2, 2), -2.2347416902, 0.0770037538, 3, 4));
+  }
+  EXPECT_TRUE(near(at(RotaryPairing::HalfSplit, 4, 1), -1.9841106486, 1.9599006675, 2.4623779024, 4.0197996683));
+  EXPECT_TRUE(near(at(RotaryPairing::HalfSplit, 4, 2), -3.1440391170, 1.9196053466, -0.3391430828, 4.0391973601));
+  EXPECT_TRUE(near(at(RotaryPairing::Interleaved, 4, 1), -1.1426396637, 1.9220755965, 2.9598506679, 4.0297995017));
+  EXPECT_TRUE(near(at(RotaryPairing::Interleaved, 4, 2), -2.2347416902, 0.0770037538, 2.9194053532, 4.0591960267));
+}
+
+template <class T>
+class RotaryOf : public testing::Test {};
+TYPED_TEST_SUITE(RotaryOf, Elements);
+
+template <class T>
+constexpr double kRotaryTolerance = std::is_same_v<T, double>       ? 4e-15
+                                    : std::is_same_v<T, float>      ? 6e-7
+                                    : std::is_same_v<T, heed::half> ? 2e-3
+                                                                    : 2e-2;
+
+TYPED_TEST(RotaryOf, ValuesFromTheFormula) {
+  using T = TypeParam;
+  const auto check = [](const std::string& name, const heed::RotaryOptions& options) {
+    const heed::SafeTensors file = golden(name);
+    const Tensor<int, 1> positions = file.read_integers<int, 1>("in.positions");
+    const std::vector<int> list(positions.data(), positions.data() + positions.size());
+    const Rotary<T> rotary(options);
+    const Tensor<T, 4> y = rotary(file.read<T, 4>("in.x"), Positions::at(list));
+    // An error relative to the largest value, which is below 4.
+    EXPECT_LE(max_error(y.view(), file.read<double, 4>("out.y").view()), 2 * kRotaryTolerance<T>) << name;
+
+    // The gradient is the turn back.
+    const Tensor<T, 4> dy = file.read<T, 4>("dout.y");
+    Tensor<T, 4> dx(dy.extents());
+    heed::Context context;
+    rotary.inverse(dy, Positions::at(list), dx, context);
+    EXPECT_LE(max_error(dx.view(), file.read<double, 4>("grad.in.x").view()), 2 * kRotaryTolerance<T>) << name;
+  };
+  for (const Index length : {0, 1024}) {
+    check("rotary_half_split", {.width = 16, .length = length});
+    check("rotary_half_split_far", {.width = 16, .base = 500000, .length = length});
+    check("rotary_half_split_partial", {.width = 12, .turned = 8, .length = length});
+    check("rotary_interleaved", {.width = 16, .pairing = RotaryPairing::Interleaved, .length = length});
+    check("rotary_interleaved_far",
+          {.width = 16, .base = 500000, .pairing = RotaryPairing::Interleaved, .length = length});
+    check("rotary_interleaved_partial",
+          {.width = 12, .turned = 6, .pairing = RotaryPairing::Interleaved, .length = length});
+  }
+}
+
+// Heads as an attention layer sees them, in every order of memory, in place and not, turned and turned back.
+TYPED_TEST(RotaryOf, SameBitsForAnyStridesAndBack) {
+  using T = TypeParam;
+  for (const RotaryPairing pairing : kPairings) {
+    for (const auto& [width, turned] : {std::pair<Index, Index>{2, 2}, {7, 6}, {34, 34}, {64, 64}, {80, 40}}) {
+      SCOPED_TRACE(testing::Message() << width << " " << turned << " " << static_cast<int>(pairing));
+      const Rotary<T> rotary({.width = width, .turned = turned, .pairing = pairing, .length = 6});
+      const heed::Extents<4> extents{2, 3, 4, width};
+      const auto x = random_tensor<T, 4>(extents);
+      const std::vector<int> first{1, 5};  // the second sample leaves the table
+      const Positions positions = Positions::from(first);
+      const Tensor<T, 4> expected = rotary(x, positions);
+      heed::Context context;
+      for (const auto& order : {std::array{0, 1, 2, 3}, std::array{0, 2, 1, 3}, std::array{3, 2, 1, 0}}) {
+        for (const Index step : {1, 2}) {
+          Spaced<T, 4> from(extents, order, step, 2), to(extents, order, 3 - step, 1);
+          copy(x.view(), from.view());
+          rotary.forward(from.view(), positions, to.view(), context);
+          EXPECT_TRUE(bits_equal(expected.view(), to.view()));
+          EXPECT_EQ(to.written(), static_cast<std::size_t>(x.size()));
+
+          rotary.forward(from.view(), positions, from.view(), context);
+          EXPECT_TRUE(bits_equal(expected.view(), from.view()));
+          rotary.inverse(from.view(), positions, from.view(), context);
+          EXPECT_LE(max_error(from.view(), x.view()), 4 * kRotaryTolerance<T>);
+        }
+      }
+    }
+  }
+}
+
+TEST(Rotary, KeepsLengthsAndRelativeProducts) {
+  for (const RotaryPairing pairing : kPairings) {
+    const Rotary<double> rotary({.width = 12, .turned = 10, .pairing = pairing});
+    const Eigen::RowVectorXd q = Eigen::RowVectorXd::Random(12), k = Eigen::RowVectorXd::Random(12);
+    const auto product = [&](int at_q, int at_k) {
+      return rotary(q, Positions(at_q)).row(0).dot(rotary(k, Positions(at_k)).row(0));
+    };
+    for (const int position : {0, 1, 99, 5000}) {
+      EXPECT_NEAR(rotary(q, Positions(position)).norm(), q.norm(), 1e-14);
+      for (const int distance : {0, 1, 17}) {
+        EXPECT_NEAR(product(position + distance, position), product(distance, 0), 1e-11);
+      }
+    }
+    EXPECT_GT(std::abs(product(3, 0) - product(0, 0)), 1e-3);
+  }
+}
+
+// Angles are formed in double: with a float product position·frequency, positions near a million would be off by 0.03.
+TEST(Rotary, FarPositionsKeepTheirAngle) {
+  const int position = 1'000'003;
+  const Rotary<float> rotary({.width = 4});
+  const auto y = rotary(Eigen::RowVector4f(1, 1, 0, 0), Positions(position));
+  for (Index i = 0; i < 2; ++i) {
+    const double angle = position * std::pow(10000.0, -static_cast<double>(i) / 2);
+    EXPECT_NEAR(y(0, i), std::cos(angle), 1e-6);
+    EXPECT_NEAR(y(0, i + 2), std::sin(angle), 1e-6);
+  }
+}
+
+TEST(Rotary, AnyArgument) {
+  const Rotary<float> rotary({.width = 8});
+  const auto x = random_tensor<float, 4>({2, 3, 5, 8});
+  const Tensor<float, 4> all = rotary(x, Positions(2));
+  heed::Context context;
+  const Tensor<float, 3> heads = rotary(x.view()[1], Positions(2));
+  EXPECT_TRUE(bits_equal(all.view()[1], heads.view()));
+  const Eigen::MatrixXf matrix = x.matrix(1, 2);
+  EXPECT_EQ(rotary(matrix, Positions(2), context), all.matrix(1, 2));
+  EXPECT_EQ(rotary(matrix + 0 * matrix, Positions(2)), all.matrix(1, 2));
+  EXPECT_EQ(rotary(matrix), rotary(matrix, Positions(0)));
+  Tensor<int, 2> each(2, 5);
+  for (Index b = 0; b < 2; ++b) {
+    for (int l = 0; l < 5; ++l) each(b, l) = l + 2;
+  }
+  EXPECT_TRUE(bits_equal(all.view(), rotary(x, Positions::at(each)).view()));
+  EXPECT_EQ(rotary(Tensor<float, 4>(2, 3, 0, 8)).size(), 0);
+}
+
+TEST(Rotary, ThreadsGiveTheSameBits) {
+  const Rotary<float> rotary({.width = 32, .length = 100});
+  const auto x = random_tensor<float, 4>({2, 6, 400, 32});
+  const Tensor<float, 4> expected = rotary(x);
+  for (const int threads : {1, 2, 3, 7}) {
+    heed::ThreadPool pool(threads);
+    heed::Context context(pool);
+    EXPECT_TRUE(bits_equal(expected.view(), rotary(x, Positions(), context).view())) << threads;
+  }
+}
+
+TEST(Rotary, MistakesAreNamed) {
+  EXPECT_THROW(Rotary<float>({.width = 0}), heed::ShapeError);
+  EXPECT_THROW(Rotary<float>({.width = 5}), heed::ShapeError);
+  EXPECT_THROW(Rotary<float>({.width = 4, .turned = 6}), heed::ShapeError);
+  EXPECT_THROW(Rotary<float>({.width = 4, .length = -1}), heed::ShapeError);
+  EXPECT_THROW(Rotary<float>({.width = 4, .base = -1}), heed::ValueError);
+  const Rotary<float> rotary({.width = 4});
+  const std::string text = message_of<heed::ShapeError>([&] { rotary(Eigen::MatrixXf::Zero(2, 6)); });
+  EXPECT_NE(text.find("heed::Rotary: x (1, 1, 2, 6) has width 6 but the heads have 4"), std::string::npos) << text;
+  heed::Context context;
+  auto x = random_tensor<float, 4>({1, 1, 6, 4});
+  EXPECT_THROW(rotary.forward(x.view().slice(2, 0, 5), Positions(), x.view().slice(2, 1, 5), context),
+               heed::ValueError);
+  EXPECT_THROW(rotary.forward(x.view().slice(2, 0, 5), Positions(), x.view(), context), heed::ShapeError);
+}
+
+}  // namespace
