@@ -4,7 +4,7 @@
 add_library(heed_dev INTERFACE)
 target_link_libraries(heed_dev INTERFACE heed::heed)
 target_compile_options(heed_dev INTERFACE
-  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wdouble-promotion -Wnon-virtual-dtor
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow
   # g++ 12 takes the undefined operands in its own AVX-512 headers for a mistake (GCC bug 105593).
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-maybe-uninitialized>
   $<$<BOOL:${HEED_WERROR}>:-Werror>
