@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Counts what a piece of code allocates: every malloc, calloc, realloc and aligned allocation of the whole program,
+/// and with them operator new.
+
+namespace heed_test {
+
+/// Allocations of this program so far, in all threads.
+long allocations();
+
+/// Whether allocations are counted at all on this platform.
+bool counts_allocations();
+
+/// The number of allocations that running `f` makes.
+template <class F>
+long allocations_of(F&& f) {
+  const long before = allocations();
+  f();
+  return allocations() - before;
+}
+
+}  // namespace heed_test

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include <gtest/gtest.h>
+
+#include <heed/core/scalar.hpp>
+
+namespace {
+
+using heed::bfloat16;
+using heed::half;
+
+static_assert(std::is_same_v<heed::accumulate_t<half>, float>);
+static_assert(std::is_same_v<heed::accumulate_t<const bfloat16>, float>);
+static_assert(std::is_same_v<heed::accumulate_t<float>, float>);
+static_assert(std::is_same_v<heed::accumulate_t<const double>, double>);
+static_assert(heed::is_narrow_v<half> && heed::is_narrow_v<const bfloat16> && !heed::is_narrow_v<float>);
+static_assert(heed::StorageFor<float, float> && heed::StorageFor<half, float> && heed::StorageFor<bfloat16, float>);
+static_assert(!heed::StorageFor<double, float> && !heed::StorageFor<float, double> && !heed::StorageFor<float, half>);
+
+/// What the bits of a 16-bit number mean, by the definition of IEEE 754: `exponent_bits` and 15 - exponent_bits.
+double meaning(std::uint16_t bits, int exponent_bits) {
+  const int mantissa_bits = 15 - exponent_bits;
+  const int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
+  const int mantissa = bits & ((1 << mantissa_bits) - 1);
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1) {
+    return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  }
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
+  return sign * std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+}
+
+template <class T>
+void expect_every_pattern_means_its_number(int exponent_bits) {
+  for (std::uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
+    const T x = std::bit_cast<T>(static_cast<std::uint16_t>(bits));
+    const double right = meaning(static_cast<std::uint16_t>(bits), exponent_bits);
+    const double read = static_cast<double>(static_cast<float>(x));
+    if (std::isnan(right)) {
+      ASSERT_TRUE(std::isnan(read)) << std::hex << bits;
+      ASSERT_TRUE(std::isnan(static_cast<float>(T(static_cast<float>(x))))) << std::hex << bits;
+      continue;
+    }
+    ASSERT_EQ(read, right) << std::hex << bits;
+    ASSERT_EQ(std::signbit(read), std::signbit(right)) << std::hex << bits;
+    ASSERT_EQ(std::bit_cast<std::uint16_t>(T(static_cast<float>(x))), bits) << "does not survive float";
+  }
+}
+
+TEST(Scalar, EveryHalfMeansItsNumberAndSurvivesFloat) { expect_every_pattern_means_its_number<half>(5); }
+TEST(Scalar, EveryBfloat16MeansItsNumberAndSurvivesFloat) { expect_every_pattern_means_its_number<bfloat16>(8); }
+
+/// Between neighbours a and b, float rounds to the nearer one, from the middle to the even one.
+template <class T>
+void expect_rounding_to_nearest_even() {
+  const auto infinity = std::bit_cast<std::uint16_t>(std::numeric_limits<T>::infinity());
+  for (std::uint16_t bits = 0; bits + 1 < infinity; ++bits) {
+    const float a = static_cast<float>(std::bit_cast<T>(bits));
+    const float b = static_cast<float>(std::bit_cast<T>(static_cast<std::uint16_t>(bits + 1)));
+    const float middle = static_cast<float>((static_cast<double>(a) + static_cast<double>(b)) / 2);
+    const auto rounded = [](float x) { return std::bit_cast<std::uint16_t>(T(x)); };
+    ASSERT_EQ(rounded(std::nextafter(middle, a)), bits);
+    ASSERT_EQ(rounded(std::nextafter(middle, b)), bits + 1);
+    ASSERT_EQ(rounded(middle), bits % 2 == 0 ? bits : bits + 1);
+    ASSERT_EQ(rounded(-middle), (bits % 2 == 0 ? bits : bits + 1) | 0x8000);
+  }
+}
+
+TEST(Scalar, FloatRoundsToTheNearestHalf) { expect_rounding_to_nearest_even<half>(); }
+TEST(Scalar, FloatRoundsToTheNearestBfloat16) { expect_rounding_to_nearest_even<bfloat16>(); }
+
+}  // namespace
