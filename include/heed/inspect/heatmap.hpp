@@ -65,7 +65,7 @@ class WeightsRecorder : public Observer {
     if (entry == recorded_.end()) {
       std::string seen;
       for (const auto& [name, value] : recorded_) seen += (seen.empty() ? "" : ", ") + name;
-      detail::raise<ValueError>("heed::WeightsRecorder: no weights of layer ", detail::quoted(layer), "; recorded: ",
+      detail::raise<ValueError>("heed::WeightsRecorder: no weights of layer ", detail::in_quotes(layer), "; recorded: ",
                                 seen.empty() ? std::string("none, was the recorder the context's observer?") : seen);
     }
     return entry->second;

@@ -68,7 +68,7 @@ class AtomicFile {
 
  private:
   [[noreturn]] void fail(const char* what, int error) const {
-    raise<FormatError>(function_, ": file ", quoted(path_, path_.size()), " cannot be ", what, ": ",
+    raise<FormatError>(function_, ": file ", in_quotes(path_, path_.size()), " cannot be ", what, ": ",
                        std::strerror(error));
   }
 

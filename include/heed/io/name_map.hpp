@@ -55,13 +55,14 @@ namespace detail {
 class Mismatches {
  public:
   void missing(std::string_view parameter, std::string_view in_file) {
-    missing_.push_back(quoted(parameter) + (parameter == in_file ? "" : " (in the file: " + quoted(in_file) + ")"));
+    missing_.push_back(in_quotes(parameter) +
+                       (parameter == in_file ? "" : " (in the file: " + in_quotes(in_file) + ")"));
   }
   void unfit(std::string_view parameter, std::string_view why) {
-    unfit_.push_back(quoted(parameter) + ": " + std::string(why));
+    unfit_.push_back(in_quotes(parameter) + ": " + std::string(why));
   }
   void unused(std::string_view in_file, const TensorInfo& info) {
-    unused_.push_back(quoted(in_file) + " " + shape_text(info.shape));
+    unused_.push_back(in_quotes(in_file) + " " + shape_text(info.shape));
   }
 
   /// Throws FormatError if there is anything.
@@ -124,8 +125,8 @@ std::string reason_against(const Parameter<T>& parameter, const Sources& sources
   std::string found;
   for (const std::string& name : sources.names) {
     std::vector<Index> shape = file.shape(name);
-    found += (found.empty() ? "" : ", ") + quoted(name) + " " + shape_text(shape);
-    if (!is_float(file.dtype(name))) return quoted(name) + " holds " + std::string(to_string(file.dtype(name)));
+    found += (found.empty() ? "" : ", ") + in_quotes(name) + " " + shape_text(shape);
+    if (!is_float(file.dtype(name))) return in_quotes(name) + " holds " + std::string(to_string(file.dtype(name)));
     if (transposed) std::reverse(shape.begin(), shape.end());
     fits = fits && shape.size() == wanted.size() && (wanted.size() == 1 || shape[1] == wanted[1]);
     if (!shape.empty()) rows += shape[0];
@@ -166,11 +167,11 @@ template <class Layer>
 void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map = {}) {
   for (const NameRule& rule : map.rules) {
     const auto stars = std::count(rule.parameter.begin(), rule.parameter.end(), '*');
-    HEED_CHECK(!rule.file.empty(), ValueError, "heed::load_parameters: the rule for ", detail::quoted(rule.parameter),
-               " names no tensor of the file; give at least one");
+    HEED_CHECK(!rule.file.empty(), ValueError, "heed::load_parameters: the rule for ",
+               detail::in_quotes(rule.parameter), " names no tensor of the file; give at least one");
     for (const std::string& name : rule.file) {
       HEED_CHECK(std::count(name.begin(), name.end(), '*') <= stars, ValueError, "heed::load_parameters: the rule for ",
-                 detail::quoted(rule.parameter), " has ", stars, " stars, fewer than its ", detail::quoted(name),
+                 detail::in_quotes(rule.parameter), " has ", stars, " stars, fewer than its ", detail::in_quotes(name),
                  "; each star of the file's name needs one");
     }
   }

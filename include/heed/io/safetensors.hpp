@@ -151,9 +151,9 @@ class SafeTensors {
     if (entry == header_.tensors.end()) {
       std::string some;
       for (std::size_t i = 0; i < std::min<std::size_t>(3, names().size()); ++i) {
-        some += (i ? ", " : "; it has ") + detail::quoted(names()[i]);
+        some += (i ? ", " : "; it has ") + detail::in_quotes(names()[i]);
       }
-      detail::raise<FormatError>("heed::SafeTensors: file ", file_, " has no tensor ", detail::quoted(name), some,
+      detail::raise<FormatError>("heed::SafeTensors: file ", file_, " has no tensor ", detail::in_quotes(name), some,
                                  names().size() > 3 ? " and " + std::to_string(names().size() - 3) + " more" : "");
     }
     return entry->second;
@@ -244,14 +244,14 @@ class SafeTensors {
 
  private:
   SafeTensors(detail::MappedFile memory, std::span<const std::byte> bytes, std::string_view path)
-      : memory_(std::move(memory)), file_(detail::quoted(path, path.size())) {
+      : memory_(std::move(memory)), file_(detail::in_quotes(path, path.size())) {
     auto [header, data_begin] = detail::read_header({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file_);
     header_ = std::move(header);
     data_ = bytes.subspan(static_cast<std::size_t>(data_begin));
   }
 
   std::string where(std::string_view name) const {
-    return "heed::SafeTensors: file " + file_ + ", tensor " + detail::quoted(name) + ": it ";
+    return "heed::SafeTensors: file " + file_ + ", tensor " + detail::in_quotes(name) + ": it ";
   }
   std::span<const std::byte> bytes_of(const TensorInfo& tensor) const {
     return data_.subspan(static_cast<std::size_t>(tensor.begin), static_cast<std::size_t>(tensor.end - tensor.begin));
@@ -365,16 +365,16 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
   constexpr const char* function = "heed::save_safetensors: ";
   std::set<std::string_view> names;
   for (const NamedTensor& tensor : tensors) {
-    HEED_CHECK(detail::is_utf8(tensor.name()), ValueError, function, "the name ", detail::quoted(tensor.name()),
+    HEED_CHECK(detail::is_utf8(tensor.name()), ValueError, function, "the name ", detail::in_quotes(tensor.name()),
                " is not valid UTF-8, which the format asks for");
     HEED_CHECK(tensor.name() != "__metadata__", ValueError, function,
                "the format keeps the name \"__metadata__\" for itself; choose another");
-    HEED_CHECK(names.insert(tensor.name()).second, ValueError, function, "the name ", detail::quoted(tensor.name()),
+    HEED_CHECK(names.insert(tensor.name()).second, ValueError, function, "the name ", detail::in_quotes(tensor.name()),
                " is given to two tensors; each needs its own");
   }
   for (const auto& [key, value] : metadata) {
     HEED_CHECK(detail::is_utf8(key) && detail::is_utf8(value), ValueError, function, "the metadata ",
-               detail::quoted(key), " is not valid UTF-8, which the format asks for");
+               detail::in_quotes(key), " is not valid UTF-8, which the format asks for");
   }
 
   std::vector<const NamedTensor*> in_order;
@@ -390,7 +390,7 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
     // Views may repeat elements (stride 0), so even this product is checked.
     const std::optional<std::uint64_t> bytes = detail::checked_bytes(info.dtype, info.shape);
     HEED_CHECK(bytes && end <= static_cast<std::uint64_t>(std::numeric_limits<Index>::max()) - *bytes, ValueError,
-               function, "tensor ", detail::quoted(tensor->name()), " of shape ", detail::shape_text(info.shape),
+               function, "tensor ", detail::in_quotes(tensor->name()), " of shape ", detail::shape_text(info.shape),
                " makes the file larger than 63 bits can count");
     info.end = end += *bytes;
     listed.emplace_back(tensor->name(), std::move(info));

@@ -162,8 +162,8 @@ class HeaderParser {
   void parse_metadata(Metadata& metadata) {
     object([&](std::string key) {
       skip_space();
-      if (peek() != '"') fail("the value of ", quoted(key), " must be a string, found ", found());
-      if (!metadata.try_emplace(key, string()).second) fail("the key ", quoted(key), " appears twice");
+      if (peek() != '"') fail("the value of ", in_quotes(key), " must be a string, found ", found());
+      if (!metadata.try_emplace(key, string()).second) fail("the key ", in_quotes(key), " appears twice");
     });
   }
 
@@ -193,7 +193,7 @@ class HeaderParser {
         });
         if (count != 2) fail("expected [begin, end], found ", count, count == 1 ? " entry" : " entries");
       } else {
-        fail("unknown field ", quoted(key), "; a tensor has dtype, shape and data_offsets");
+        fail("unknown field ", in_quotes(key), "; a tensor has dtype, shape and data_offsets");
       }
       field_ = {};
     });
@@ -209,7 +209,7 @@ class HeaderParser {
     for (std::size_t i = 0; i < kDtypes.size(); ++i) {
       if (kDtypes[i].name == name) return static_cast<Dtype>(i);
     }
-    fail("heed does not read ", quoted(name),
+    fail("heed does not read ", in_quotes(name),
          "; convert the tensor to F64, F32, F16, BF16, I8 to I64, U8 to U64 or BOOL");
   }
 
@@ -329,12 +329,13 @@ class HeaderParser {
     skip_space();
     if (!accept(c)) fail("expected '", c, "', found ", found());
   }
-  std::string found() const { return at_ < text_.size() ? quoted(text_.substr(at_, 1)) : "the end of the header"; }
+  std::string found() const { return at_ < text_.size() ? in_quotes(text_.substr(at_, 1)) : "the end of the header"; }
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    raise<FormatError>("heed::SafeTensors: file ", file_, in_tensor_ ? ", tensor " + quoted(tensor_) : "",
-                       field_.empty() ? "" : ", field " + quoted(field_), ", byte ", at_, " of the header: ", parts...);
+    raise<FormatError>("heed::SafeTensors: file ", file_, in_tensor_ ? ", tensor " + in_quotes(tensor_) : "",
+                       field_.empty() ? "" : ", field " + in_quotes(field_), ", byte ", at_,
+                       " of the header: ", parts...);
   }
 
   std::string_view text_, file_;
@@ -352,7 +353,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   for (const auto& entry : header.tensors) {
     const auto& [name, info] = entry;
     const auto fail = [&, &name = name](const auto&... parts) {
-      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", quoted(name), ": ", parts...);
+      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", in_quotes(name), ": ", parts...);
     };
     const std::optional<std::uint64_t> bytes = checked_bytes(info.dtype, info.shape);
     if (!bytes) fail("shape ", shape_text(info.shape), " has more bytes than 63 bits can count");
@@ -376,10 +377,10 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   for (const auto* entry : in_order) {
     const TensorInfo& info = entry->second;
     if (info.begin != covered) {
-      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", quoted(entry->first),
+      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", in_quotes(entry->first),
                          ": data_offsets begin at ", info.begin,
                          info.begin < covered ? " and overlap what comes before, " : " and leave a gap after ",
-                         header.names.empty() ? "the start of the data" : "tensor " + quoted(header.names.back()),
+                         header.names.empty() ? "the start of the data" : "tensor " + in_quotes(header.names.back()),
                          header.names.empty() ? ", which is at " : ", which ends at ", covered);
     }
     covered = info.end;
@@ -387,7 +388,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   }
   HEED_CHECK(covered == data_bytes, FormatError, "heed::SafeTensors: file ", file, ": the tensors end at byte ",
              covered, " of the data",
-             header.names.empty() ? std::string() : " (the last one is " + quoted(header.names.back()) + ")",
+             header.names.empty() ? std::string() : " (the last one is " + in_quotes(header.names.back()) + ")",
              ", but there are ", data_bytes, " bytes; what is left over belongs to no tensor");
 }
 

@@ -68,9 +68,9 @@ inline bool is_utf8(std::string_view text) {
   return true;
 }
 
-/// A name from a file between quotes, fit for a message: control characters and broken UTF-8 as '?', a name beyond
+/// A name from a file in quotes, fit for a message: control characters and broken UTF-8 as '?', a name beyond
 /// `longest` bytes cut short.
-inline std::string quoted(std::string_view name, std::size_t longest = 100) {
+inline std::string in_quotes(std::string_view name, std::size_t longest = 100) {
   std::string text = "\"";
   while (!name.empty()) {
     const CodePoint c = decode_utf8(name);
