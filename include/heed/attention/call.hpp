@@ -19,11 +19,11 @@ HEED_NAMESPACE_BEGIN
 /// What changes the result of an attention call besides its arguments.
 struct AttentionOptions {
   /// Factor of the scores; 1/√Dk where not given.
-  std::optional<double> scale;
+  std::optional<double> scale = std::nullopt;
   /// Probability that a weight is dropped; the survivors grow by 1/(1 - dropout). Only while context.training.
   double dropout = 0;
   /// One logit a head that takes part in the softmax denominator only (attention sinks; Xiao et al., 2023). Borrowed.
-  std::span<const double> sinks;
+  std::span<const double> sinks = {};
 };
 
 namespace detail {
@@ -42,7 +42,7 @@ struct AttentionCall {
   TensorView<A, 3> row_max, row_sum;
   MaskRef mask;
   A scale;
-  std::span<const double> sinks;
+  std::span<const double> sinks = {};
   double dropout;
   DropoutPattern dropped;
 
