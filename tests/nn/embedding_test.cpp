@@ -10,6 +10,7 @@
 
 #include <heed/nn/embedding.hpp>
 
+#include "common/golden.hpp"
 #include "nn/layer_checks.hpp"
 
 namespace {
@@ -18,6 +19,7 @@ using heed::Embedding;
 using heed::Index;
 using heed::Tensor;
 using namespace layer_checks;
+using heed_test::Golden;
 
 template <class T>
 class EmbeddingOf : public testing::Test {};
@@ -26,12 +28,12 @@ TYPED_TEST_SUITE(EmbeddingOf, Elements);
 
 TYPED_TEST(EmbeddingOf, ValuesFromPyTorch) {
   using T = TypeParam;
-  const heed::SafeTensors file = golden("embedding");
+  const Golden golden("embedding");
   Embedding<T> embedding({.vocabulary = 11, .width = 16});
-  load_golden<T>(file, embedding);
-  const Tensor<int, 2> ids = file.read_integers<int, 2>("in.ids");
+  golden.load_into(embedding);
+  const Tensor<int, 2> ids = golden.file().read_integers<int, 2>("in.ids");
   const Tensor<T, 3> y = embedding(ids);
-  EXPECT_EQ(max_error(y.view(), file.read<double, 3>("out.y").view()), 0);
+  EXPECT_EQ(max_error(y.view(), golden.tensor<double, 3>("out.y").view()), 0);
 }
 
 TYPED_TEST(EmbeddingOf, RowsTimesScaleForAnyStrides) {

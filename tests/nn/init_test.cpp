@@ -22,6 +22,7 @@ using heed::Index;
 using heed::Parameter;
 using heed::Philox;
 using namespace layer_checks;
+
 namespace init = heed::init;
 
 constexpr Index kRows = 300, kColumns = 200;  // 60000 numbers: a mean within 4σ/245

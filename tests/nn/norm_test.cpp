@@ -11,6 +11,7 @@
 
 #include <heed/nn/norm.hpp>
 
+#include "common/golden.hpp"
 #include "nn/layer_checks.hpp"
 
 namespace {
@@ -21,6 +22,7 @@ using heed::LayerNorm;
 using heed::RMSNorm;
 using heed::Tensor;
 using namespace layer_checks;
+using heed_test::Golden;
 
 template <class T>
 class NormOf : public testing::Test {};
@@ -103,10 +105,10 @@ TYPED_TEST_SUITE(NormGolden, GoldenElements);
 
 template <class T, class Layer>
 void expect_golden(const std::string& name, Layer layer, double tolerance = 6 * kEpsilon<T>) {
-  const heed::SafeTensors file = golden(name);
-  load_golden<T>(file, layer);
-  const Tensor<T, 3> y = layer(file.read<T, 3>("in.x"));
-  const Tensor<double, 3> expected = file.read<double, 3>("out.y");
+  const Golden golden(name);
+  golden.load_into(layer);
+  const Tensor<T, 3> y = layer(golden.tensor<T, 3>("in.x"));
+  const Tensor<double, 3> expected = golden.tensor<double, 3>("out.y");
   EXPECT_LE(max_error(y.view(), expected.view()), tolerance) << name;
 }
 

@@ -10,6 +10,7 @@
 
 #include <heed/nn/positional.hpp>
 
+#include "common/golden.hpp"
 #include "nn/layer_checks.hpp"
 
 namespace {
@@ -24,6 +25,7 @@ using heed::SinusoidalLayout;
 using heed::SinusoidalSpacing;
 using heed::Tensor;
 using namespace layer_checks;
+using heed_test::Golden;
 
 using Elements = testing::Types<float, double, heed::half, heed::bfloat16>;
 constexpr RotaryPairing kPairings[] = {RotaryPairing::HalfSplit, RotaryPairing::Interleaved};
@@ -70,7 +72,7 @@ TEST(Sinusoidal, Tables) {
 
 template <class T>
 void expect_golden_table(const std::string& name, const heed::SinusoidalOptions& options) {
-  const Tensor<double, 2> expected = golden(name).read<double, 2>("out.table");
+  const Tensor<double, 2> expected = heed_test::Golden(name).tensor<double, 2>("out.table");
   const auto table = Sinusoidal<T>(options).table(expected.extent(0));
   EXPECT_LE(max_error(heed::view_of(table), expected.view()), (std::is_same_v<T, double> ? 1e-14 : 6e-8)) << name;
 }
@@ -289,20 +291,20 @@ constexpr double kRotaryTolerance = std::is_same_v<T, double>       ? 4e-15
 TYPED_TEST(RotaryOf, ValuesFromTheFormula) {
   using T = TypeParam;
   const auto check = [](const std::string& name, const heed::RotaryOptions& options) {
-    const heed::SafeTensors file = golden(name);
-    const Tensor<int, 1> positions = file.read_integers<int, 1>("in.positions");
+    const Golden golden(name);
+    const Tensor<int, 1> positions = golden.file().read_integers<int, 1>("in.positions");
     const std::vector<int> list(positions.data(), positions.data() + positions.size());
     const Rotary<T> rotary(options);
-    const Tensor<T, 4> y = rotary(file.read<T, 4>("in.x"), Positions::at(list));
+    const Tensor<T, 4> y = rotary(golden.tensor<T, 4>("in.x"), Positions::at(list));
     // An error relative to the largest value, which is below 4.
-    EXPECT_LE(max_error(y.view(), file.read<double, 4>("out.y").view()), 2 * kRotaryTolerance<T>) << name;
+    EXPECT_LE(max_error(y.view(), golden.tensor<double, 4>("out.y").view()), 2 * kRotaryTolerance<T>) << name;
 
     // The gradient is the turn back.
-    const Tensor<T, 4> dy = file.read<T, 4>("dout.y");
+    const Tensor<T, 4> dy = golden.tensor<T, 4>("dout.y");
     Tensor<T, 4> dx(dy.extents());
     heed::Context context;
     rotary.inverse(dy, Positions::at(list), dx, context);
-    EXPECT_LE(max_error(dx.view(), file.read<double, 4>("grad.in.x").view()), 2 * kRotaryTolerance<T>) << name;
+    EXPECT_LE(max_error(dx.view(), golden.tensor<double, 4>("grad.in.x").view()), 2 * kRotaryTolerance<T>) << name;
   };
   for (const Index length : {0, 1024}) {
     check("rotary_half_split", {.width = 16, .length = length});

@@ -13,6 +13,7 @@
 /// and shows y to the context's observer when it is done. Const calls may run from many threads, each with a Context.
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -139,27 +140,41 @@ HEED_ALWAYS_INLINE void store_lanes(Vec<accumulate_t<T>> value, T* to, Index n) 
   for (Index i = 0; i < std::min<Index>(n, Vec<A>::size); ++i) to[i] = static_cast<T>(lanes[i]);
 }
 
+/// to = from, whatever the strides, walking along the smaller stride of the side that is not dense.
+template <class T>
+void copy_matrix(const TensorView<const T, 2>& from, const TensorView<T, 2>& to) {
+  const auto& guide = from.has_dense_rows() ? to.strides() : from.strides();
+  const bool down = std::abs(guide[0]) < std::abs(guide[1]);
+  const auto read = down ? from.transpose(0, 1) : from;
+  const auto write = down ? to.transpose(0, 1) : to;
+  for (Index i = 0; i < read.extent(0); ++i) {
+    for (Index j = 0; j < read.extent(1); ++j) write(i, j) = read(i, j);
+  }
+}
+
 /// row(b, l, from, to) for every row of x (B, L, E) and y (B, L, E), with elements next to each other: rows of other
-/// strides pass through a copy. `to` may be `from`. Rows are independent and split over the executor.
+/// strides pass through a copy, several at a time, since column-major rows share cache lines. `to` may be `from`.
+/// Rows are independent and split over the executor.
 template <class T, class Row>
 void transform_rows(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context, Row&& row) {
+  constexpr Index kGroup = 16;
   const Index length = x.extent(1), width = x.extent(2);
-  const bool copies = !x.has_dense_rows() || !y.has_dense_rows();
+  const bool read_copy = !x.has_dense_rows(), write_copy = !y.has_dense_rows();
   const Workspace::Frame frame(context.workspace());
-  const auto scratch = context.workspace().tensor<T, 2>({copies ? context.executor().concurrency() : 0, width});
+  const Index slots = read_copy || write_copy ? context.executor().concurrency() : 0;
+  const auto scratch = context.workspace().tensor<T, 3>({slots, kGroup, width});
   for_rows(context, x.extent(0) * length, width, [&](Index first, Index last, int slot) {
-    for (Index r = first; r < last; ++r) {
+    for (Index r = first, count; r < last; r += count) {
       const Index b = r / length, l = r % length;
-      const T* from = x[b][l].data();
-      T* to = y[b][l].data();
-      if (!x.has_dense_rows()) {
-        convert_row(from, x.stride(2), width, scratch[slot].data());
-        from = scratch[slot].data();
+      count = std::min({kGroup, last - r, length - l});
+      const TensorView<const T, 2> from(x[b][l].data(), {count, width}, {x.stride(1), x.stride(2)});
+      const TensorView<T, 2> to(y[b][l].data(), {count, width}, {y.stride(1), y.stride(2)});
+      const TensorView<T, 2> rows(scratch[slot].data(), {count, width});
+      if (read_copy) copy_matrix(from, rows);
+      for (Index i = 0; i < count; ++i) {
+        row(b, l + i, read_copy ? rows[i].data() : from[i].data(), write_copy ? rows[i].data() : to[i].data());
       }
-      row(b, l, from, y.has_dense_rows() ? to : scratch[slot].data());
-      if (!y.has_dense_rows()) {
-        for (Index e = 0; e < width; ++e) to[e * y.stride(2)] = scratch[slot](e);
-      }
+      if (write_copy) copy_matrix<T>(rows, to);
     }
   });
 }
