@@ -315,7 +315,7 @@ class HeaderParser {
   }
 
   void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos) ++at_;
+    while (peek() == ' ' || peek() == '\t' || peek() == '\n' || peek() == '\r') ++at_;
   }
   /// The next byte; 0, which the grammar has nowhere, at the end.
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
