@@ -15,7 +15,6 @@
 
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -84,10 +83,10 @@ void check_no_alias(const TensorView<T, 4>& output, const TensorView<X, 4>& inpu
              " in memory; give it memory of its own");
 }
 
-/// What a call may return besides its output; empty statistics are not computed.
+/// What a call may return besides its output; empty views are not computed.
 template <class T>
 struct AttentionExtras {
-  std::optional<TensorView<T, 4>> weights;
+  TensorView<T, 4> weights;
   TensorView<accumulate_t<T>, 3> row_max, row_sum;
 };
 
@@ -103,12 +102,13 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
   check_no_alias(out, q, "out", "q");
   check_no_alias(out, k, "out", "k");
   check_no_alias(out, v, "out", "v");
-  if (extras.weights) {
-    check_extents(*extras.weights, {shape.B, shape.H, shape.Lq, shape.Lk}, "weights");
-    check_no_alias(*extras.weights, q, "weights", "q");
-    check_no_alias(*extras.weights, k, "weights", "k");
-    check_no_alias(*extras.weights, v, "weights", "v");
-    check_no_alias(*extras.weights, out, "weights", "out");
+  const bool wants_weights = extras.weights.data() != nullptr;
+  if (wants_weights) {
+    check_extents(extras.weights, {shape.B, shape.H, shape.Lq, shape.Lk}, "weights");
+    check_no_alias(extras.weights, q, "weights", "q");
+    check_no_alias(extras.weights, k, "weights", "k");
+    check_no_alias(extras.weights, v, "weights", "v");
+    check_no_alias(extras.weights, out, "weights", "out");
   }
 
   const auto bound = bind(mask, shape);
@@ -138,7 +138,7 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
         "heed::attention: the blocked path computes in float and double only; use Path::Automatic for other scalars");
     reference_attention(call, modifier, context.workspace());
   }
-  if (extras.weights) reference_weights(call, modifier, *extras.weights, context.workspace());
+  if (wants_weights) reference_weights(call, modifier, extras.weights, context.workspace());
 }
 
 }  // namespace detail
@@ -193,11 +193,14 @@ void attention_with_weights_into(Out&& out, Weights&& weights, const Q& q, const
                                  const ModifierType& modifier, const AttentionOptions& options, Context& context) {
   using T = scalar_of_t<Q>;
   Workspace::Frame frame(context.workspace());
+  const auto query = detail::read_as<4>(q, context.workspace());
+  const auto key = detail::read_as<4>(k, context.workspace());
   detail::AttentionExtras<T> extras;
   extras.weights = detail::write_as<4>(weights);
-  detail::run_attention<T, scalar_of_t<K>>(
-      detail::write_as<4>(out), detail::read_as<4>(q, context.workspace()), detail::read_as<4>(k, context.workspace()),
-      detail::read_as<4>(v, context.workspace()), mask, modifier, options, context, extras);
+  detail::check_extents(extras.weights, {query.extent(0), query.extent(1), query.extent(2), key.extent(2)}, "weights");
+  detail::run_attention<T, scalar_of_t<K>>(detail::write_as<4>(out), query, key,
+                                           detail::read_as<4>(v, context.workspace()), mask, modifier, options, context,
+                                           extras);
 }
 
 /// attention() together with its weights.
