@@ -99,8 +99,8 @@ void check_layer_shapes(std::string_view name, const TensorView<const T, 3>& x, 
 /// of each other: where the ranges are cut then changes no result. `row_size` is the work of a row in elements.
 template <class F>
 void for_rows(Context& context, Index rows, Index row_size, F&& f) {
-  constexpr Index kPieceSize = 16384;  // elements: some microseconds, well above the cost of handing out a piece
-  const Index rows_per_piece = std::max<Index>(1, kPieceSize / std::max<Index>(1, row_size));
+  constexpr Index piece_size = 16384;  // elements: some microseconds, well above the cost of handing out a piece
+  const Index rows_per_piece = std::max<Index>(1, piece_size / std::max<Index>(1, row_size));
   if (context.executor().concurrency() == 1 || rows <= rows_per_piece) {
     if (rows > 0) f(Index{0}, rows, 0);
     return;
@@ -157,16 +157,16 @@ void copy_matrix(const TensorView<const T, 2>& from, const TensorView<T, 2>& to)
 /// Rows are independent and split over the executor.
 template <class T, class Row>
 void transform_rows(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context, Row&& row) {
-  constexpr Index kGroup = 16;
+  constexpr Index group = 16;
   const Index length = x.extent(1), width = x.extent(2);
   const bool read_copy = !x.has_dense_rows(), write_copy = !y.has_dense_rows();
   const Workspace::Frame frame(context.workspace());
   const Index slots = read_copy || write_copy ? context.executor().concurrency() : 0;
-  const auto scratch = context.workspace().tensor<T, 3>({slots, kGroup, width});
+  const auto scratch = context.workspace().tensor<T, 3>({slots, group, width});
   for_rows(context, x.extent(0) * length, width, [&](Index first, Index last, int slot) {
     for (Index r = first, count; r < last; r += count) {
       const Index b = r / length, l = r % length;
-      count = std::min({kGroup, last - r, length - l});
+      count = std::min({group, last - r, length - l});
       const TensorView<const T, 2> from(x[b][l].data(), {count, width}, {x.stride(1), x.stride(2)});
       const TensorView<T, 2> to(y[b][l].data(), {count, width}, {y.stride(1), y.stride(2)});
       const TensorView<T, 2> rows(scratch[slot].data(), {count, width});

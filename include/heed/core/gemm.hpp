@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Products of matrices with an epilogue: what Linear is made of.
+///
+/// Every element of C is summed over the depth in one order that depends on the depth alone: a row computed alone, in a
+/// batch, with B packed or not, by any number of threads, has the same bits.
+
+#include <algorithm>
+#include <type_traits>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/gemm/driver.hpp>
+#include <heed/core/gemm/epilogue.hpp>
+#include <heed/core/gemm/packing.hpp>
+#include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/core/workspace.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// A matrix B (k, n) laid out for gemm: weights that serve many products are packed once. The layout is that of the
+/// instruction set this was compiled for.
+template <class T>
+class PackedMatrix {
+ public:
+  /// Nothing packed; empty.
+  PackedMatrix() = default;
+  /// Packs b (k, n) of any strides: a Linear with weight (out, in) passes weight.transpose(0, 1).
+  static PackedMatrix pack(std::type_identity_t<TensorView<const T, 2>> b) {
+    PackedMatrix packed;
+    packed.depth_ = b.extent(0);
+    packed.columns_ = b.extent(1);
+    const Index panels = detail::panel_count<T>(packed.columns_);
+    packed.panels_ = Tensor<T, 1>(panels * detail::kPanelWidth<T> * packed.depth_);
+    for (Index p = 0; p < panels; ++p) detail::pack_panel(b, p, packed.panels_.data());
+    return packed;
+  }
+
+  /// k
+  Index depth() const { return depth_; }
+  /// n
+  Index columns() const { return columns_; }
+  bool empty() const { return panels_.empty(); }
+  /// Memory held.
+  std::size_t bytes() const { return static_cast<std::size_t>(panels_.size()) * sizeof(T); }
+  const T* panels() const { return panels_.data(); }
+
+ private:
+  Index depth_ = 0, columns_ = 0;
+  Tensor<T, 1> panels_;
+};
+
+namespace detail {
+
+/// Throws unless a (m, depth), c (m, columns) and the epilogue fit, and c neither repeats an element nor overlaps what
+/// is read.
+template <class T>
+void check_product(const TensorView<const T, 2>& a, Index depth, Index columns, const TensorView<T, 2>& c,
+                   const Epilogue<T>& epilogue) {
+  HEED_CHECK(a.extent(1) == depth, ShapeError, "heed::gemm: a has extents ", a.extents(), " but b has k = ", depth,
+             " rows; the columns of a and the rows of b must agree");
+  HEED_CHECK(c.extent(0) == a.extent(0) && c.extent(1) == columns, ShapeError, "heed::gemm: c has extents ",
+             c.extents(), " but a·b has ", Extents<2>{a.extent(0), columns});
+  for (int d = 0; d < 2; ++d) {
+    HEED_CHECK(c.stride(d) != 0 || c.extent(d) <= 1, ShapeError, "heed::gemm: c has extents ", c.extents(),
+               " and strides ", c.strides(), "; a stride of 0 would write elements over each other");
+  }
+  HEED_CHECK(!may_overlap(a, c), ValueError, "heed::gemm: c must not overlap a; write to other memory");
+  const TensorView<const T, 2>& residual = epilogue.residual;
+  if (residual.data()) {
+    HEED_CHECK(residual.extents() == c.extents(), ShapeError, "heed::gemm: residual has extents ", residual.extents(),
+               " but c has ", c.extents());
+    HEED_CHECK(!may_overlap(residual, c), ValueError,
+               "heed::gemm: c must not overlap residual; to add to what c holds, set accumulate");
+  }
+}
+
+/// The product on panels, with checked arguments.
+template <class T>
+void multiply(const Product<T>& product, Context& context) {
+  const Workspace::Frame frame(context.workspace());
+  Multiplication<T>(product, context).run();
+}
+
+}  // namespace detail
+
+/// c (m, n) = activation(a (m, k) · b (k, n) + bias) + residual, see Epilogue; all of any strides, also negative ones,
+/// and of any extents: with k = 0 the product is 0. T is float or double.
+/// b is packed on the way, a few panels at a time. Throws ShapeError when the extents don't fit, ValueError when c
+/// overlaps a, b or the residual.
+template <class T>
+void gemm(std::type_identity_t<TensorView<const T, 2>> a, std::type_identity_t<TensorView<const T, 2>> b,
+          TensorView<T, 2> c, const std::type_identity_t<Epilogue<T>>& epilogue, Context& context) {
+  using namespace detail;
+  check_product(a, b.extent(0), b.extent(1), c, epilogue);
+  HEED_CHECK(!may_overlap(b, c), ValueError, "heed::gemm: c must not overlap b; write to other memory");
+  const Index m = c.extent(0), n = c.extent(1), k = b.extent(0);
+  if (m == 0 || n == 0) return;
+  if (k == 0) return finish_zeros(Output<T>{c, epilogue, epilogue.accumulate});
+
+  // Few rows use a packed panel once: it should still be in the first caches. Many rows also read a again for every
+  // group of panels.
+  const Index most_bytes = m <= kTile.rows ? Index{1} << 18 : Index{1} << 22;
+  const Index panel_size = k * kPanelWidth<T>, all = panel_count<T>(n);
+  const Index group = std::clamp<Index>(most_bytes / (panel_size * static_cast<Index>(sizeof(T))), 1, all);
+  const Workspace::Frame frame(context.workspace());
+  T* panels = context.workspace().template take<T>(group * panel_size);
+  Executor* executor = group * panel_size >= 100'000 ? &context.executor() : nullptr;
+  for (Index first = 0; first < all; first += group) {
+    const Index column = first * kPanelWidth<T>, columns = std::min(group * kPanelWidth<T>, n - column);
+    const TensorView<const T, 2> part = b.slice(1, column, columns);
+    for_each_piece(executor, panel_count<T>(columns), [&](int p, int) { pack_panel(part, p, panels); });
+    Epilogue<T> e = epilogue;
+    if (e.bias) e.bias += column;
+    if (e.residual.data()) e.residual = e.residual.slice(1, column, columns);
+    multiply(Product<T>{a, panels, c.slice(1, column, columns), e}, context);
+  }
+}
+
+/// The same with b packed beforehand.
+template <class T>
+void gemm(std::type_identity_t<TensorView<const T, 2>> a, const PackedMatrix<T>& b, TensorView<T, 2> c,
+          const std::type_identity_t<Epilogue<T>>& epilogue, Context& context) {
+  using namespace detail;
+  check_product(a, b.depth(), b.columns(), c, epilogue);
+  if (c.empty()) return;
+  if (b.depth() == 0) return finish_zeros(Output<T>{c, epilogue, epilogue.accumulate});
+  multiply(Product<T>{a, b.panels(), c, epilogue}, context);
+}
+
+HEED_NAMESPACE_END

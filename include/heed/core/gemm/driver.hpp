@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// The loops around the register tile, and how threads share them.
+
+#include <algorithm>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/gemm/epilogue.hpp>
+#include <heed/core/gemm/micro_kernel.hpp>
+#include <heed/core/gemm/packing.hpp>
+#include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/tensor.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// C (m, n) = A (m, k) · B (k, n). B lies in panels of kPanelWidth columns, one after the other, each k × kPanelWidth;
+/// the columns that the last panel has too many hold zeros.
+template <class T>
+struct Product {
+  TensorView<const T, 2> a;
+  const T* panels;
+  TensorView<T, 2> c;
+  Epilogue<T> epilogue;
+
+  Index rows() const { return c.extent(0); }
+  Index depth() const { return a.extent(1); }
+  Index panel_count() const { return detail::panel_count<T>(c.extent(1)); }
+};
+
+/// Runs f(piece, slot) for n pieces: one after the other in this thread, or through an executor.
+template <class F>
+void for_each_piece(Executor* executor, Index n, F&& f) {
+  if (executor && n > 1) {
+    executor->parallel_for(static_cast<int>(n), f);
+  } else {
+    for (Index i = 0; i < n; ++i) f(static_cast<int>(i), 0);
+  }
+}
+
+/// Computes one product. Its pieces are (block of rows) × (range of panels); every piece goes through the whole depth,
+/// so that neither the cut nor the number of threads changes a result.
+///
+/// Many rows: blocks of rows only. A piece packs its rows, depth block by depth block, into its slot's scratch.
+/// Few rows among many threads: ranges of panels too. All rows are packed beforehand and shared.
+template <class T>
+class Multiplication {
+ public:
+  /// Scratch memory is taken from the context's workspace and belongs to the caller's frame.
+  Multiplication(const Product<T>& product, Context& context)
+      : product_(product), blocks_(DepthBlocks::of<T>(product.depth())) {
+    const Index rows = product.rows(), panels = product.panel_count();
+    row_blocks_ = (rows + kMostRows - 1) / kMostRows;
+    const Index threads = context.executor().concurrency();
+    // Below this many multiplications waking a thread costs more than it brings.
+    constexpr Index worth_sharing = 100'000;
+    if (threads > 1 && rows * product.depth() * panels * kPanelWidth<T> >= worth_sharing) {
+      executor_ = &context.executor();
+      if (rows >= 48 * threads) {
+        row_blocks_ = std::max(row_blocks_, 4 * threads);
+      } else {
+        panel_ranges_ = std::clamp<Index>(8 * threads / row_blocks_, 1, panels);
+      }
+    }
+    slot_size_ = (rows + row_blocks_ - 1) / row_blocks_ * blocks_.longest();
+    packed_ = context.workspace().template take<T>(shared() ? rows * product.depth()
+                                                            : (executor_ ? threads : 1) * slot_size_);
+  }
+
+  void run() const {
+    if (shared()) {
+      for_each_piece(executor_, row_blocks_ * blocks_.count, [&](int piece, int) {
+        const Index block = piece / blocks_.count, d = piece % blocks_.count;
+        pack(rows_of(block), d, shared_rows(rows_of(block), d));
+      });
+    }
+    for_each_piece(executor_, row_blocks_ * panel_ranges_, [&](int piece, int slot) {
+      const Rows rows = rows_of(piece / panel_ranges_);
+      const Index range = piece % panel_ranges_, panels = product_.panel_count();
+      for (Index d = 0; d < blocks_.count; ++d) {
+        T* packed = shared() ? shared_rows(rows, d) : packed_ + slot * slot_size_;
+        if (!shared()) pack(rows, d, packed);
+        multiply(rows, d, packed, part_begin(panels, panel_ranges_, range), part_begin(panels, panel_ranges_, range + 1));
+      }
+    });
+  }
+
+ private:
+  /// A block of rows, in tiles of nearly equal height.
+  struct Rows {
+    Index first, count, tiles;
+    Index begin(Index tile) const { return part_begin(count, tiles, tile); }
+    Index height(Index tile) const { return begin(tile + 1) - begin(tile); }
+  };
+  Rows rows_of(Index block) const {
+    const Index first = part_begin(product_.rows(), row_blocks_, block);
+    const Index count = part_begin(product_.rows(), row_blocks_, block + 1) - first;
+    return {first, count, (count + kTile.rows - 1) / kTile.rows};
+  }
+  bool shared() const { return panel_ranges_ > 1; }
+  T* shared_rows(const Rows& rows, Index d) const {
+    return packed_ + rows.first * product_.depth() + rows.count * blocks_.begin(d);
+  }
+
+  /// Tile after tile, each depth × height.
+  void pack(const Rows& rows, Index d, T* to) const {
+    const TensorView<const T, 2>& a = product_.a;
+    for (Index tile = 0; tile < rows.tiles; ++tile) {
+      interleave(&a(rows.first + rows.begin(tile), blocks_.begin(d)), a.stride(0), a.stride(1), rows.height(tile),
+                 blocks_.length(d), rows.height(tile), to + rows.begin(tile) * blocks_.length(d));
+    }
+  }
+
+  void multiply(const Rows& rows, Index d, const T* packed, Index first_panel, Index end_panel) const {
+    constexpr Index width = kPanelWidth<T>;
+    // A single tile reads B as one stream and fetches a page ahead in it. Several tiles use a panel longer, and each
+    // fetches its share of the next one.
+    constexpr Index distance = 4096 / static_cast<Index>(sizeof(T));
+    const bool single = rows.tiles == 1;
+    const int several = single ? panels_at_once(static_cast<int>(rows.count)) : 1;
+
+    const Output<T> to{product_.c, product_.epilogue, d > 0 || product_.epilogue.accumulate, d + 1 == blocks_.count};
+    TileTask<T> task{};
+    task.panel_stride = product_.depth() * width;
+    task.depth = blocks_.length(d);
+    task.ahead_step = (width + rows.tiles - 1) / rows.tiles;
+    task.to = &to;
+    task.from_registers = to.from_registers();
+    const T* block = product_.panels + blocks_.begin(d) * width;
+    for (Index panel = first_panel; panel < end_panel;) {
+      const bool group = several > 1 && panel + several <= end_panel;
+      task.b = block + panel * task.panel_stride;
+      task.column = panel * width;
+      task.ahead = single ? task.b + distance : task.b + (panel + 1 < end_panel ? task.panel_stride : 0);
+      for (Index tile = 0; tile < rows.tiles; ++tile) {
+        task.a = packed + rows.begin(tile) * task.depth;
+        task.row = rows.first + rows.begin(tile);
+        Tiles<T>::get(rows.height(tile), group)(task);
+        task.ahead += task.ahead_step * task.depth;
+      }
+      panel += group ? several : 1;
+    }
+  }
+
+  Product<T> product_;
+  DepthBlocks blocks_;
+  Executor* executor_ = nullptr;
+  Index row_blocks_ = 1, panel_ranges_ = 1, slot_size_ = 0;
+  T* packed_ = nullptr;
+};
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

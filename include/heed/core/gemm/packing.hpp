@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Packing: what one register tile reads together, rows of A or columns of B, is laid side by side.
+
+#include <algorithm>
+
+#include <heed/core/config.hpp>
+#include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/core/tensor.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// to[k·width + i] = from[i·lane_stride + k·depth_stride] for k < depth and i < lanes, 0 for lanes <= i < width.
+/// Writes exactly depth·width elements.
+template <class T>
+HEED_NOINLINE void interleave(const T* from, Index lane_stride, Index depth_stride, Index lanes, Index depth,
+                              Index width, T* to) {
+  using V = Vec<T>;
+  constexpr Index W = V::size;
+  Index k = 0;
+  if (depth_stride == 1 && width == 1) {
+    std::copy_n(from, depth, to);
+    return;
+  }
+  if (depth_stride == 1) {
+    // Squares of W lanes × W steps. Where width is no multiple of W, the last group of lanes spills over into the next
+    // step, whose own lanes are written after it: by the groups before the last, by the next square, or one by one.
+    const Index last_group = (width - 1) / W * W;
+    for (; (k + W - 1) * width + last_group + W <= depth * width; k += W) {
+      for (Index group = last_group; group >= 0; group -= W) {
+        const T* square_begin = from + group * lane_stride + k;
+        V square[W];
+        unroll<V::size>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+          square[i] = group + i < lanes ? V::load(square_begin + i * lane_stride) : V(T(0));
+        });
+        V::transpose(square);
+        unroll<V::size>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { square[i].store(to + (k + i) * width + group); });
+      }
+    }
+  }
+  for (; k < depth; ++k) {
+    const T* step = from + k * depth_stride;
+    T* row = to + k * width;
+    Index i = 0;
+    if (lane_stride == 1) {
+      for (; i + W <= lanes; i += W) V::load(step + i).store(row + i);
+    }
+    for (; i < lanes; ++i) row[i] = step[i * lane_stride];
+    for (; i < width; ++i) row[i] = T(0);
+  }
+}
+
+/// Panel p of b (k, n) goes to its place among `panels`, k × kPanelWidth elements each.
+template <class T>
+void pack_panel(const TensorView<const T, 2>& b, Index p, T* panels) {
+  constexpr Index width = kPanelWidth<T>;
+  const Index depth = b.extent(0), first = p * width, count = std::min(width, b.extent(1) - first);
+  interleave(b.data() + first * b.stride(1), b.stride(1), b.stride(0), count, depth, width, panels + first * depth);
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// FeedForward: what a transformer block does with each token by itself.
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
+#include <heed/core/workspace.hpp>
+#include <heed/nn/layer.hpp>
+#include <heed/nn/linear.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+struct FeedForwardOptions {
+  Index model;       ///< E
+  Index hidden = 0;  ///< F; 0 stands for 4·E
+  Activation activation = Activation::ReLU;
+  bool gated = false;  ///< multiply by a second, activated projection; with SiLU this is SwiGLU, with GELU GEGLU
+  bool bias = true;    ///< in every projection
+};
+
+/// y = linear2(f(linear1(x))), or gated y = linear2(f(gate(x)) ∘ linear1(x)); x and y (B, L, E).
+/// Vaswani et al.: "Attention is all you need", 2017, section 3.3; Shazeer: "GLU variants improve transformer", 2020.
+///
+/// Parameters: linear1 (F, E), linear2 (E, F) and, where gated, gate (F, E); Llama's files call them up_proj,
+/// down_proj and gate_proj. Starts with zeros: load weights or call initialize().
+template <class T>
+class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
+ public:
+  /// Throws ShapeError for a width below 1.
+  explicit FeedForward(const FeedForwardOptions& options)
+      : options_(resolved(options)),
+        linear1_({.in = options_.model, .out = options_.hidden, .bias = options_.bias}),
+        linear2_({.in = options_.hidden, .out = options_.model, .bias = options_.bias}) {
+    if (options_.gated) gate_.emplace(linear1_.options());
+  }
+
+  /// With `hidden` as it is used.
+  const FeedForwardOptions& options() const { return options_; }
+  Linear<T>& linear1() { return linear1_; }
+  const Linear<T>& linear1() const { return linear1_; }
+  Linear<T>& linear2() { return linear2_; }
+  const Linear<T>& linear2() const { return linear2_; }
+  /// Null unless gated.
+  Linear<T>* gate() { return gate_ ? &*gate_ : nullptr; }
+  const Linear<T>* gate() const { return gate_ ? &*gate_ : nullptr; }
+  Index output_width(Index) const { return options_.model; }
+
+  template <class F>
+  void visit(std::string_view prefix, F&& f) {
+    visit_parameters(*this, prefix, f);
+  }
+  template <class F>
+  void visit(std::string_view prefix, F&& f) const {
+    visit_parameters(*this, prefix, f);
+  }
+
+  /// Each projection as Linear::initialize().
+  void initialize(std::uint64_t seed, std::string_view name = "") {
+    linear1_.initialize(seed, detail::join(name, "linear1"));
+    linear2_.initialize(seed, detail::join(name, "linear2"));
+    if (gate_) gate_->initialize(seed, detail::join(name, "gate"));
+  }
+
+  /// Packs each projection as Linear::pack().
+  void pack(const PackOptions& options = {}) {
+    linear1_.pack(options);
+    linear2_.pack(options);
+    if (gate_) gate_->pack(options);
+  }
+
+  /// Throws ShapeError unless x and y are (B, L, E), ValueError when they overlap.
+  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const {
+    forward_residual(x, {}, y, context);
+    context.observe(y);
+  }
+
+  /// y = residual + layer(x): the addition is part of the last product. For blocks, which show to an observer what they
+  /// call their own: linear1, linear2 and gate are shown, y is not. Throws as forward() does, also for a residual that
+  /// does not fit y or overlaps it.
+  void forward_residual(TensorView<const T, 3> x, TensorView<const T, 3> residual, TensorView<T, 3> y,
+                        Context& context) const {
+    detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
+    Workspace::Frame frame(context.workspace());
+    const Extents<3> extents{x.extent(0), x.extent(1), options_.hidden};
+    const TensorView<T, 3> hidden = context.workspace().template tensor<T, 3>(extents);
+    {
+      const Context::Scope scope(context, "linear1");
+      linear1_.forward(x, {.activation = gate_ ? Activation::None : options_.activation}, hidden, context);
+    }
+    if (gate_) {
+      const TensorView<T, 3> gate = context.workspace().template tensor<T, 3>(extents);
+      const Context::Scope scope(context, "gate");
+      gate_->forward(x, {.activation = options_.activation}, gate, context);
+      detail::transform_rows<T>(hidden, hidden, context, [&](Index b, Index l, const T*, T* row) {
+        const T* factors = gate[b][l].data();
+        for (Index e = 0; e < options_.hidden; ++e) row[e] *= factors[e];
+      });
+    }
+    const Context::Scope scope(context, "linear2");
+    linear2_.forward(hidden, {.residual = residual}, y, context);
+  }
+
+ private:
+  static constexpr std::string_view kName = "heed::FeedForward";
+
+  static FeedForwardOptions resolved(FeedForwardOptions options) {
+    HEED_CHECK(options.model >= 1 && options.hidden >= 0, ShapeError, kName, ": model = ", options.model,
+               " must be at least 1 and hidden = ", options.hidden, " at least 0, which stands for 4·model");
+    if (options.hidden == 0) options.hidden = 4 * options.model;
+    return options;
+  }
+
+  template <class Self, class F>
+  static void visit_parameters(Self& self, std::string_view prefix, F& f) {
+    self.linear1_.visit(detail::join(prefix, "linear1"), f);
+    self.linear2_.visit(detail::join(prefix, "linear2"), f);
+    if (self.gate_) self.gate_->visit(detail::join(prefix, "gate"), f);
+  }
+
+  FeedForwardOptions options_;
+  Linear<T> linear1_, linear2_;
+  std::optional<Linear<T>> gate_;
+};
+
+HEED_NAMESPACE_END

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Linear: y = x·Wᵀ + b, and what the larger layers share of it: rows of a weight with their packed copy, and what may
+/// follow the product in the same pass over y.
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/gemm.hpp>
+#include <heed/core/random.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
+#include <heed/nn/init.hpp>
+#include <heed/nn/layer.hpp>
+#include <heed/nn/parameter.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+struct PackOptions {
+  bool release = false;  ///< free the raw weights that were packed: they can then not be read, trained or saved
+};
+
+/// What follows the product x·Wᵀ + b, in this order.
+template <class T>
+struct LinearEpilogue {
+  Activation activation = Activation::None;
+  TensorView<const T, 3> residual{};  ///< (B, L, out), added at last; a view without data adds nothing
+};
+
+namespace detail {
+
+/// Rows [first, first + rows) of a weight (out, in), packed, with the version of the weight they were packed from.
+template <class T>
+class PackedRows {
+ public:
+  /// Packs anew unless the copy is current. Throws ValueError when the weight has been released.
+  void pack(const Parameter<T>& weight, Index first, Index rows) {
+    if (current(weight)) return;
+    matrix_ = PackedMatrix<T>::pack(weight.matrix().slice(0, first, rows).transpose(0, 1));
+    version_ = weight.version();
+  }
+  void drop() { matrix_ = {}; }
+  /// Null when nothing is packed or the weight may have changed since.
+  const PackedMatrix<T>* current(const Parameter<T>& weight) const {
+    return !matrix_.empty() && version_ == weight.version() ? &matrix_ : nullptr;
+  }
+
+ private:
+  PackedMatrix<T> matrix_;
+  std::uint64_t version_ = 0;
+};
+
+/// What x (B, L, in) is multiplied with: a weight (out, in), read where it lies unless there is a packed copy, and a
+/// bias (out), null for none.
+template <class T>
+struct LinearOperand {
+  TensorView<const T, 2> weight{};
+  const PackedMatrix<T>* packed = nullptr;
+  const T* bias = nullptr;
+};
+
+/// The numbers of a bias from `first` on; null for a bias that does not exist.
+template <class T>
+const T* bias_from(const Parameter<T>& bias, Index first = 0) {
+  return bias.exists() ? bias.value().data() + first : nullptr;
+}
+
+/// Whether x (B, L, E) is also (B·L, E): its samples follow each other at the distance of their rows.
+template <class T>
+bool has_one_pitch(const TensorView<T, 3>& x) {
+  return x.extent(0) <= 1 || x.extent(1) <= 1 || x.stride(0) == x.extent(1) * x.stride(1);
+}
+template <class T>
+TensorView<T, 2> flatten_rows(const TensorView<T, 3>& x) {
+  const Index pitch = x.extent(1) > 1 ? x.stride(1) : x.stride(0);
+  return {x.data(), {x.extent(0) * x.extent(1), x.extent(2)}, {pitch, x.stride(2)}};
+}
+
+/// y (B, L, out) = activation(x·Wᵀ + b) + residual: one product over all rows, or one a sample where strides ask for
+/// it.
+template <class T>
+void linear(const TensorView<const T, 3>& x, const LinearOperand<T>& operand, const TensorView<T, 3>& y,
+            const LinearEpilogue<T>& then, Context& context) {
+  const auto multiply = [&](TensorView<const T, 2> rows, TensorView<T, 2> to, TensorView<const T, 2> residual) {
+    const Epilogue<T> epilogue{operand.bias, then.activation, residual, false};
+    if (operand.packed)
+      gemm<T>(rows, *operand.packed, to, epilogue, context);
+    else
+      gemm<T>(rows, operand.weight.transpose(0, 1), to, epilogue, context);
+  };
+  if (y.empty()) return;
+  const bool adds = then.residual.data() != nullptr;
+  if (has_one_pitch(x) && has_one_pitch(y) && (!adds || has_one_pitch(then.residual))) {
+    multiply(flatten_rows(x), flatten_rows(y), adds ? flatten_rows(then.residual) : TensorView<const T, 2>{});
+  } else {
+    for (Index b = 0; b < x.extent(0); ++b) multiply(x[b], y[b], adds ? then.residual[b] : TensorView<const T, 2>{});
+  }
+}
+
+/// y = activation(y) + residual, in place: what an epilogue does, for a y that an observer had to see before.
+template <class T>
+void apply_epilogue(const TensorView<T, 3>& y, const LinearEpilogue<T>& then, Context& context) {
+  transform_rows<T>(y, y, context, [&](Index b, Index l, const T*, T* row) {
+    activate(then.activation, row, y.extent(2));
+    if (!then.residual.data()) return;
+    for (Index e = 0; e < y.extent(2); ++e) row[e] += then.residual(b, l, e);
+  });
+}
+
+/// The residual of a layer: it must fit y and lie elsewhere. Without data it is fine.
+template <class T>
+void check_residual(std::string_view name, const TensorView<const T, 3>& residual, const TensorView<T, 3>& y) {
+  if (!residual.data()) return;
+  HEED_CHECK(residual.extents() == y.extents(), ShapeError, name, ": residual ", residual.extents(), " does not fit y ",
+             y.extents(), "; they are added element by element");
+  HEED_CHECK(!may_overlap(residual, y), ValueError, name,
+             ": y shares memory with the residual; give it memory of its own");
+}
+
+/// The generator of a parameter's starting values; the name keeps the parameters of one model apart.
+inline Philox generator(std::uint64_t seed, std::string_view prefix, std::string_view name) {
+  return Philox(seed, init::stream(join(prefix, name)));
+}
+
+}  // namespace detail
+
+struct LinearOptions {
+  Index in;          ///< width of x
+  Index out;         ///< width of y
+  bool bias = true;  ///< add `bias`
+};
+
+/// y = x·weightᵀ + bias; x (B, L, in), y (B, L, out), weight (out, in), bias (out).
+/// Starts with zeros: load weights or call initialize().
+template <class T>
+class Linear : public detail::UnaryLayer<Linear<T>> {
+ public:
+  /// Throws ShapeError for a width below 1.
+  explicit Linear(const LinearOptions& options) : options_(options) {
+    HEED_CHECK(options.in >= 1 && options.out >= 1, ShapeError, kName, ": in = ", options.in,
+               " and out = ", options.out, " must be at least 1");
+    weight_ = Parameter<T>(options.out, options.in);
+    if (options.bias) bias_ = Parameter<T>(options.out);
+  }
+
+  const LinearOptions& options() const { return options_; }
+  Parameter<T>& weight() { return weight_; }
+  const Parameter<T>& weight() const { return weight_; }
+  Parameter<T>& bias() { return bias_; }
+  const Parameter<T>& bias() const { return bias_; }
+  Index output_width(Index) const { return options_.out; }
+
+  template <class F>
+  void visit(std::string_view prefix, F&& f) {
+    visit_parameters(*this, prefix, f);
+  }
+  template <class F>
+  void visit(std::string_view prefix, F&& f) const {
+    visit_parameters(*this, prefix, f);
+  }
+
+  /// Uniform numbers within ±1/√in, in weight and bias, as PyTorch's Linear starts. `name` is the layer's name in its
+  /// model: layers of one model need different ones.
+  void initialize(std::uint64_t seed, std::string_view name = "") {
+    init::kaiming_uniform(weight_, detail::generator(seed, name, "weight"), {.gain = 1 / detail::kSqrt3});
+    const double bound = detail::inverse_root_fan(options_.in);
+    if (bias_.exists()) init::uniform(bias_, detail::generator(seed, name, "bias"), -bound, bound);
+  }
+
+  /// Lays the weight out as the kernel reads it: forward gives the same bits in less time. Mutable access to the weight
+  /// drops the copy. Throws ValueError when the weight was released and changed since.
+  void pack(const PackOptions& options = {}) {
+    packed_.pack(weight_, 0, options_.out);
+    if (options.release) weight_.release();
+  }
+  /// Whether forward uses a packed copy.
+  bool is_packed() const { return packed_.current(weight_) != nullptr; }
+
+  /// Throws ShapeError unless x is (B, L, in) and y (B, L, out), ValueError when they overlap.
+  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const { forward(x, {}, y, context); }
+  /// y = activation(x·weightᵀ + bias) + residual in one pass. An observer is shown x·weightᵀ + bias, which then takes
+  /// two passes, to the same bits. Throws ShapeError also for a residual that is not (B, L, out), ValueError for one
+  /// that overlaps y.
+  void forward(TensorView<const T, 3> x, const LinearEpilogue<T>& then, TensorView<T, 3> y, Context& context) const {
+    detail::check_layer_shapes(kName, x, y, options_.in, options_.out);
+    detail::check_residual(kName, then.residual, y);
+    detail::LinearOperand<T> operand;
+    operand.packed = packed_.current(weight_);
+    if (!operand.packed) operand.weight = weight_.matrix();
+    operand.bias = detail::bias_from(bias_);
+    if (!context.observer) return detail::linear(x, operand, y, then, context);
+    detail::linear(x, operand, y, {}, context);
+    context.observe(y);
+    detail::apply_epilogue(y, then, context);
+  }
+
+ private:
+  static constexpr std::string_view kName = "heed::Linear";
+
+  template <class Self, class F>
+  static void visit_parameters(Self& self, std::string_view prefix, F& f) {
+    detail::visit_parameter(prefix, "weight", self.weight_, f);
+    detail::visit_parameter(prefix, "bias", self.bias_, f);
+  }
+
+  LinearOptions options_;
+  Parameter<T> weight_, bias_;
+  detail::PackedRows<T> packed_;
+};
+
+HEED_NAMESPACE_END
