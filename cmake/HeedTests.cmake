@@ -49,6 +49,7 @@ function(heed_add_test_executable name)
   endif()
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE heed_instances ${arg_LIBRARIES})
+  target_precompile_headers(${name} REUSE_FROM heed_instances)
   gtest_discover_tests(${name} TEST_PREFIX ${arg_LAYER}. DISCOVERY_MODE PRE_TEST
     PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300 ${environment})
 endfunction()
