@@ -93,12 +93,10 @@
 #define HEED_ALWAYS_INLINE inline __attribute__((always_inline))
 #define HEED_ALWAYS_INLINE_LAMBDA __attribute__((always_inline))
 #define HEED_NOINLINE __attribute__((noinline))
-#define HEED_FLATTEN inline __attribute__((flatten))
 #else
 #define HEED_ALWAYS_INLINE inline
 #define HEED_ALWAYS_INLINE_LAMBDA
 #define HEED_NOINLINE
-#define HEED_FLATTEN inline
 #endif
 
 #define HEED_STRING_(x) #x

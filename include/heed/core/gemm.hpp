@@ -66,7 +66,7 @@ void check_product(const TensorView<const T, 2>& a, Index depth, Index columns, 
   HEED_CHECK(c.extent(0) == a.extent(0) && c.extent(1) == columns, ShapeError, "heed::gemm: c has extents ",
              c.extents(), " but a·b has ", Extents<2>{a.extent(0), columns});
   for (int d = 0; d < 2; ++d) {
-    HEED_CHECK(c.stride(d) != 0 || c.extent(d) <= 1, ShapeError, "heed::gemm: c has extents ", c.extents(),
+    HEED_CHECK(c.stride(d) != 0 || c.extent(d) <= 1 || c.empty(), ShapeError, "heed::gemm: c has extents ", c.extents(),
                " and strides ", c.strides(), "; a stride of 0 would write elements over each other");
   }
   HEED_CHECK(!may_overlap(a, c), ValueError, "heed::gemm: c must not overlap a; write to other memory");

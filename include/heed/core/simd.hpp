@@ -55,6 +55,50 @@ HEED_ALWAYS_INLINE void keep([[maybe_unused]] P& x) {
 #endif
 }
 
+/// Groups of W lanes of a and b in turn, out of the lower or the upper half of each part of Part lanes.
+template <int W, int Part, bool Upper, class Lanes, int... L>
+HEED_ALWAYS_INLINE Lanes zip(const Lanes& a, const Lanes& b, std::integer_sequence<int, L...>) {
+  constexpr int size = sizeof...(L);
+  return __builtin_shufflevector(
+      a, b, (L / Part * Part + Upper * (Part / 2) + L % Part / (2 * W) * W + L % W + L / W % 2 * size)...);
+}
+
+/// Exchanges blocks of S × S lanes across the diagonal, then blocks twice as large, up to half the square.
+template <int S, class Lanes, int... L>
+HEED_ALWAYS_INLINE void exchange_blocks(Lanes (&r)[sizeof...(L)], std::integer_sequence<int, L...> lanes) {
+  constexpr int size = sizeof...(L);
+  if constexpr (S < size) {
+    unroll<size / 2>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      constexpr int first = i / S * 2 * S + i % S, second = first + S;
+      const Lanes lower = zip<S, 2 * S, false>(r[first], r[second], lanes);
+      r[second] = zip<S, 2 * S, true>(r[first], r[second], lanes);
+      r[first] = lower;
+    });
+    exchange_blocks<2 * S>(r, lanes);
+  }
+}
+
+/// Transposes a square of lanes in log2(size) rounds. Squares of four, inside the 128-bit parts of the registers, are
+/// zipped: x86 has one instruction for it.
+template <class Lanes, int... L>
+HEED_ALWAYS_INLINE void transpose(Lanes (&r)[sizeof...(L)], std::integer_sequence<int, L...> lanes) {
+  constexpr int size = sizeof...(L);
+  if constexpr (sizeof(r[0][0]) == 4) {
+    unroll<size / 4>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      Lanes* q = r + 4 * i;
+      const Lanes a = zip<1, 4, false>(q[0], q[1], lanes), b = zip<1, 4, true>(q[0], q[1], lanes);
+      const Lanes c = zip<1, 4, false>(q[2], q[3], lanes), d = zip<1, 4, true>(q[2], q[3], lanes);
+      q[0] = zip<2, 4, false>(a, c, lanes);
+      q[1] = zip<2, 4, true>(a, c, lanes);
+      q[2] = zip<2, 4, false>(b, d, lanes);
+      q[3] = zip<2, 4, true>(b, d, lanes);
+    });
+    exchange_blocks<4>(r, lanes);
+  } else {
+    exchange_blocks<1>(r, lanes);
+  }
+}
+
 }  // namespace detail
 
 /// One register of T (float or double). Arithmetic is lane by lane.
@@ -139,11 +183,14 @@ struct Vec {
   friend HEED_ALWAYS_INLINE T max_lane(Vec a) { return Eigen::internal::predux_max(a.p); }
 
   /// Rows become columns: lane j of r[i] and lane i of r[j] change places.
-  static HEED_FLATTEN void transpose(Vec (&r)[size]) {
-    Eigen::internal::PacketBlock<Packet, size> block;
-    for (int i = 0; i < size; ++i) block.packet[i] = r[i].p;
-    if constexpr (size > 1) Eigen::internal::ptranspose(block);
-    for (int i = 0; i < size; ++i) r[i].p = block.packet[i];
+  static HEED_ALWAYS_INLINE void transpose(Vec (&r)[size]) {
+    if constexpr (size > 1) {
+      typedef T Lanes __attribute__((vector_size(sizeof(Packet))));
+      Lanes lanes[size];
+      detail::unroll<size>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { std::memcpy(&lanes[i], &r[i].p, sizeof(Packet)); });
+      detail::transpose(lanes, std::make_integer_sequence<int, size>{});
+      detail::unroll<size>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { std::memcpy(&r[i].p, &lanes[i], sizeof(Packet)); });
+    }
   }
 };
 

@@ -40,8 +40,15 @@ HEED_ALWAYS_INLINE void relu_in_place(Vec<T> (&x)[N]) {
 template <int N>
 HEED_ALWAYS_INLINE void gelu_in_place(Vec<float> (&x)[N]) {
   using V = Vec<float>;
-  constexpr float term[] = {-1.f,           -0x1.26af7ep+0f,  0x1.0c84fcp-2f,  -0x1.b01d2ep-5f, 0x1.e57f26p-8f,
-                            -0x1.94aaaap-12f, -0x1.742cacp-14f, 0x1.4e29a2p-16f, -0x1.59612ap-20f};
+  constexpr float term[] = {-1.f,
+                            -0x1.26af7ep+0f,
+                            0x1.0c84fcp-2f,
+                            -0x1.b01d2ep-5f,
+                            0x1.e57f26p-8f,
+                            -0x1.94aaaap-12f,
+                            -0x1.742cacp-14f,
+                            0x1.4e29a2p-16f,
+                            -0x1.59612ap-20f};
   constexpr int degree = 8;
   V a[N], clamped[N], p[N];
   {
@@ -136,11 +143,16 @@ HEED_ALWAYS_INLINE void for_each_register(T* values, Index n, F&& in_place) {
 template <class T>
 HEED_NOINLINE void activate(Activation activation, T* values, Index n) {
   switch (activation) {
-    case Activation::None: return;
-    case Activation::ReLU: return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { relu_in_place(x); });
-    case Activation::GELU: return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { gelu_in_place(x); });
-    case Activation::GELUTanh: return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { gelu_tanh_in_place(x); });
-    case Activation::SiLU: return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { silu_in_place(x); });
+    case Activation::None:
+      return;
+    case Activation::ReLU:
+      return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { relu_in_place(x); });
+    case Activation::GELU:
+      return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { gelu_in_place(x); });
+    case Activation::GELUTanh:
+      return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { gelu_tanh_in_place(x); });
+    case Activation::SiLU:
+      return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { silu_in_place(x); });
   }
 }
 

@@ -84,7 +84,8 @@ class Multiplication {
       for (Index d = 0; d < blocks_.count; ++d) {
         T* packed = shared() ? shared_rows(rows, d) : packed_ + slot * slot_size_;
         if (!shared()) pack(rows, d, packed);
-        multiply(rows, d, packed, part_begin(panels, panel_ranges_, range), part_begin(panels, panel_ranges_, range + 1));
+        multiply(rows, d, packed, part_begin(panels, panel_ranges_, range),
+                 part_begin(panels, panel_ranges_, range + 1));
       }
     });
   }

@@ -30,15 +30,15 @@ inline constexpr TileShape kTile{16, 2, 4};
 
 /// Columns of a panel of packed B.
 template <class T>
-inline constexpr Index kPanelWidth = kTile.vectors * Vec<T>::size;
+inline constexpr Index kPanelWidth = kTile.vectors* Vec<T>::size;
 
 template <class T>
 constexpr Index panel_count(Index columns) {
   return (columns + kPanelWidth<T> - 1) / kPanelWidth<T>;
 }
 
-/// A tile of one or two rows would wait for its few accumulators and for memory: it takes several panels at once, each a
-/// stream of memory of its own, as far as the registers allow.
+/// A tile of one or two rows would wait for its few accumulators and for memory: it takes several panels at once, each
+/// a stream of memory of its own, as far as the registers allow.
 constexpr int panels_at_once(int rows) {
   if (rows > 2) return 1;
   const int fitting = (kTile.registers - kTile.vectors - rows) / (rows * kTile.vectors);
