@@ -14,20 +14,22 @@
 
 namespace sentence_search {
 
-// Whether someone watches: progress and prompts go to terminals only, never into logs.
-inline bool stderr_is_terminal() {
+// Whether someone watches, or types: progress and prompts are for terminals only, not for logs and scripts.
 #if __has_include(<unistd.h>)
-  return isatty(STDERR_FILENO) == 1;
+inline bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
+inline bool stdin_is_terminal() { return isatty(STDIN_FILENO) == 1; }
 #else
-  return false;
+inline bool stderr_is_terminal() { return false; }
+inline bool stdin_is_terminal() { return false; }
 #endif
-}
 
 // A bar on stderr for work of a known size. It is drawn a few times a second, and wiped out at the end.
 class Progress {
  public:
   Progress(std::string label, std::size_t total)
-      : label_(std::move(label)), total_(total), visible_(total > 0 && stderr_is_terminal()) {}
+      : label_(std::move(label)), total_(total), visible_(total > 0 && stderr_is_terminal()) {
+    advance(0);
+  }
   ~Progress() {
     if (drawn_) std::fputs("\r\033[K", stderr);
   }

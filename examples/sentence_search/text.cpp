@@ -75,9 +75,11 @@ std::size_t count_code_points(std::string_view text) {
 
 }  // namespace
 
+std::string in_quotes(const std::filesystem::path& path) { return std::string(1, '\'').append(path.string()) += '\''; }
+
 std::string read_file(const std::filesystem::path& file) {
   const auto fail = [&file](const std::string& reason) {
-    throw std::runtime_error("cannot read '" + file.string() + "': " + reason);
+    throw std::runtime_error("cannot read " + in_quotes(file) + ": " + reason);
   };
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) fail("it is a directory");
@@ -99,7 +101,7 @@ std::string read_file(const std::filesystem::path& file) {
 std::string read_text_file(const std::filesystem::path& file) {
   std::string text = read_file(file);
   if (text.find('\0') != text.npos) {
-    throw std::runtime_error("'" + file.string() + "' is not a UTF-8 text file: it holds NUL bytes");
+    throw std::runtime_error(in_quotes(file) + " is not a UTF-8 text file: it holds NUL bytes");
   }
   constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
   if (text.compare(0, byte_order_mark.size(), byte_order_mark) == 0) text.erase(0, byte_order_mark.size());
@@ -108,7 +110,7 @@ std::string read_text_file(const std::filesystem::path& file) {
     if (text[i] != '\r' || i + 1 == text.size() || text[i + 1] != '\n') text[kept++] = text[i];
   }
   text.resize(kept);
-  if (trim(text).empty()) throw std::runtime_error("'" + file.string() + "' is empty: there is no text to search");
+  if (trim(text).empty()) throw std::runtime_error(in_quotes(file) + " is empty: there is no text to search");
   return text;
 }
 
@@ -203,6 +205,7 @@ std::filesystem::path default_model_directory() {
     const char* value = std::getenv(name);
     return std::filesystem::path(value != nullptr ? value : "");
   };
+  if (const auto model = variable("HEED_MODEL_DIR"); !model.empty()) return model;
   if (const auto cache = variable("HEED_CACHE_DIR"); !cache.empty()) return cache / "minilm";
   if (const auto cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache / "heed" / "minilm";
   return variable("HOME") / ".cache" / "heed" / "minilm";

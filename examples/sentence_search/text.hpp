@@ -17,6 +17,9 @@ struct Passage {
   std::size_t line = 0;  // from 1
 };
 
+// A path for messages.
+std::string in_quotes(const std::filesystem::path& path);
+
 enum class SplitBy { Line, Paragraph };
 
 // The whole file as bytes. Throws std::runtime_error, which names the file and says why, if it cannot be read.
@@ -43,7 +46,8 @@ std::vector<Passage> split_long_passages(std::vector<Passage> passages, std::siz
 std::vector<std::string> wrap(std::string_view text, std::size_t width,
                               std::size_t max_lines = static_cast<std::size_t>(-1));
 
-// Where fetch_model.sh puts the model: ${HEED_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/heed}/minilm.
+// $HEED_MODEL_DIR, or else where fetch_model.sh puts the model:
+// ${HEED_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/heed}/minilm.
 std::filesystem::path default_model_directory();
 
 }  // namespace sentence_search

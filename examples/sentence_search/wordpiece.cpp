@@ -116,7 +116,7 @@ class WordPiece::Word {
 };
 
 WordPiece::WordPiece(const std::filesystem::path& vocabulary_file)
-    : WordPiece(read_vocabulary(vocabulary_file), "'" + vocabulary_file.string() + "'") {}
+    : WordPiece(read_vocabulary(vocabulary_file), in_quotes(vocabulary_file)) {}
 
 WordPiece::WordPiece(std::vector<std::string> tokens, const std::string& source) : tokens_(std::move(tokens)) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {

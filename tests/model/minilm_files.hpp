@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -19,10 +18,7 @@ inline const nlohmann::json& minilm_golden() {
   return golden;
 }
 
-inline std::filesystem::path minilm_directory() {
-  const char* named = std::getenv("HEED_MODEL_DIR");
-  return named != nullptr && *named != '\0' ? std::filesystem::path(named) : sentence_search::default_model_directory();
-}
+inline std::filesystem::path minilm_directory() { return sentence_search::default_model_directory(); }
 
 #define HEED_SKIP_WITHOUT_MINILM()                                            \
   do {                                                                        \
