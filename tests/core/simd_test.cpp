@@ -299,7 +299,7 @@ TYPED_TEST(VecTest, ExpIsWithinItsBoundForEachArgument) {
   T where = 0;
   for_numbers_between<T>(-limit, limit, [&](T x) {
     const long double right = std::exp(static_cast<long double>(x));
-    const long double got = lanes_of<T>(exp(Vec<T>(x)))[0];
+    const auto got = static_cast<long double>(lanes_of<T>(exp(Vec<T>(x)))[0]);
     const double error = static_cast<double>(std::abs(got - right) /
                                              (ulp_at<T>(right) * (3 + 1.3L * std::abs(static_cast<long double>(x)))));
     if (!(error <= worst)) worst = error, where = x;

@@ -102,8 +102,8 @@ class TensorView {
   /// `count` positions of dimension d from `first` on. Throws ShapeError when they are not all there.
   constexpr TensorView slice(int d, Index first, Index count) const {
     HEED_CHECK(d >= 0 && d < Rank && first >= 0 && count >= 0 && first <= extent(d) - count, ShapeError,
-               "heed::TensorView::slice: positions ", first, " to ", first + count, " of dimension ", d,
-               " don't lie within extents ", extents_);
+               "heed::TensorView::slice: ", count, " positions from ", first, " on, of dimension ", d,
+               ", don't lie within extents ", extents_);
     TensorView part = *this;
     part.extents_[static_cast<std::size_t>(d)] = count;
     part.data_ += first * stride(d);
