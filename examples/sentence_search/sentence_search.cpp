@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -259,7 +260,8 @@ int main(int argc, char** argv) {
     std::ios::sync_with_stdio(false);  // lets std::cin tell what is waiting
     sentence_search::Options options;
     if (const auto status = sentence_search::parse(argc, argv, options)) return *status;
-    if (!std::filesystem::exists(options.model / "vocab.txt")) {
+    std::error_code unreadable;
+    if (!std::filesystem::exists(options.model / "vocab.txt", unreadable)) {
       throw std::runtime_error("there is no model in " + sentence_search::in_quotes(options.model) +
                                ": examples/sentence_search/fetch_model.sh fetches it, --model names another directory");
     }
