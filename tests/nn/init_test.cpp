@@ -135,25 +135,25 @@ TEST(Init, OrthogonalRowsOrColumns) {
 // Uniform over the orthogonal matrices: of many 3 x 3 ones every element has mean 0 and variance 1/3, the trace has
 // mean 0 and variance 1, and both determinants occur. A QR whose signs are left as they fall fails this.
 TEST(Init, OrthogonalIsUniform) {
-  constexpr int kDraws = 4000;
+  constexpr int draws = 4000;
   Eigen::Matrix3d mean = Eigen::Matrix3d::Zero(), square = Eigen::Matrix3d::Zero();
   double trace = 0, trace_square = 0;
   int reflections = 0;
-  for (int draw = 0; draw < kDraws; ++draw) {
+  for (int draw = 0; draw < draws; ++draw) {
     Parameter<double> w(3, 3);
     init::orthogonal(w, Philox(static_cast<std::uint64_t>(draw), 9));
     const Eigen::Matrix3d m = w.matrix().matrix();
-    mean += m / kDraws;
-    square += m.cwiseProduct(m) / kDraws;
-    trace += m.trace() / kDraws;
-    trace_square += m.trace() * m.trace() / kDraws;
+    mean += m / draws;
+    square += m.cwiseProduct(m) / draws;
+    trace += m.trace() / draws;
+    trace_square += m.trace() * m.trace() / draws;
     reflections += m.determinant() < 0;
   }
   EXPECT_LE(largest(mean), 0.04);
   EXPECT_LE(largest(square - Eigen::Matrix3d::Constant(1.0 / 3)), 0.025);
   EXPECT_NEAR(trace, 0, 0.07);
   EXPECT_NEAR(trace_square, 1, 0.1);
-  EXPECT_NEAR(reflections, kDraws / 2, kDraws / 20);
+  EXPECT_NEAR(reflections, draws / 2, draws / 20);
 }
 
 // Two layers, visited in either order.

@@ -14,7 +14,6 @@
 
 namespace {
 
-using heed::Tensor;
 using namespace layer_checks;
 
 TEST(SmallLayers, SplitTheirRowsOverAPool) {

@@ -101,7 +101,8 @@ TEST(Sinusoidal, LayoutsHoldTheSameNumbers) {
 }
 
 TEST(Sinusoidal, EndpointReachesTheBase) {
-  const auto row = Sinusoidal<double>({.width = 8, .base = 50, .spacing = SinusoidalSpacing::Endpoint}).table(2).row(1);
+  const Eigen::RowVectorXd row =
+      Sinusoidal<double>({.width = 8, .base = 50, .spacing = SinusoidalSpacing::Endpoint}).table(2).row(1);
   EXPECT_NEAR(row(6), std::sin(1.0 / 50), 1e-16);
   EXPECT_NEAR(row(0), std::sin(1.0), 1e-16);
   // One pair has no last frequency besides the first.
@@ -111,12 +112,12 @@ TEST(Sinusoidal, EndpointReachesTheBase) {
 
 // Vaswani et al.: PE(p + k) is a linear function of PE(p), a turn of each pair by an angle that depends on k alone.
 TEST(Sinusoidal, ShiftsAreLinear) {
-  constexpr Index kWidth = 10;
-  const Sinusoidal<double> positions({.width = kWidth});
+  constexpr Index width = 10;
+  const Sinusoidal<double> positions({.width = width});
   const auto table = positions.table(200);
   for (const Index k : {1, 7, 50}) {
     for (Index p = 0; p + k < table.rows(); ++p) {
-      for (Index e = 0; e < kWidth; e += 2) {
+      for (Index e = 0; e < width; e += 2) {
         // The turn by k, read off at position 0: sine and cosine of k·frequency.
         const double sine = table(k, e), cosine = table(k, e + 1);
         EXPECT_NEAR(table(p + k, e), cosine * table(p, e) + sine * table(p, e + 1), 1e-13);
@@ -144,6 +145,7 @@ TYPED_TEST(SinusoidalOf, KeepsThePromisesOfALayer) {
     expect_layer<TypeParam>(Sinusoidal<TypeParam>({.width = width, .scale = 0.5, .input_scale = 3, .length = 100}),
                             width);
   }
+  expect_same_for_any_threads<TypeParam>(Sinusoidal<TypeParam>({.width = 75, .length = 100}), {3, 300, 75});
 }
 
 TYPED_TEST(SinusoidalOf, AddsTheScaledTableToTheScaledInput) {
@@ -159,8 +161,8 @@ TYPED_TEST(SinusoidalOf, AddsTheScaledTableToTheScaledInput) {
     const auto table = wide.table(6, first[static_cast<std::size_t>(b)]);
     for (Index l = 0; l < 6; ++l) {
       for (Index e = 0; e < 21; ++e) {
-        EXPECT_NEAR(static_cast<double>(y(b, l, e)), 3 * static_cast<double>(x(b, l, e)) + 0.5 * double{table(l, e)},
-                    eps);
+        EXPECT_NEAR(static_cast<double>(y(b, l, e)),
+                    3 * static_cast<double>(x(b, l, e)) + 0.5 * static_cast<double>(table(l, e)), eps);
       }
     }
   }
@@ -214,9 +216,10 @@ TYPED_TEST_SUITE(LearnedOf, Elements);
 TYPED_TEST(LearnedOf, KeepsThePromisesOfALayer) {
   for (const Index width : {1, 9, 64}) {
     SCOPED_TRACE(width);
-    Learned<TypeParam> layer({.length = 20000, .width = width, .scale = 0.5, .input_scale = 3});
+    Learned<TypeParam> layer({.length = 300, .width = width, .scale = 0.5, .input_scale = 3});
     fill_parameters<TypeParam>(layer, 2);
     expect_layer<TypeParam>(layer, width);
+    if (width == 64) expect_same_for_any_threads<TypeParam>(layer, {3, 300, width});
   }
 }
 
