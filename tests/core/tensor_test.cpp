@@ -250,13 +250,14 @@ void expect_views_of_everything_made_from(Index rows, Index columns) {
   const Matrix& c = m;
   expect_view_of(m);
   expect_view_of(c.transpose());
+  expect_view_of(c.array());
+  if (m.size() == 0) return;
   expect_view_of(c.topLeftCorner(rows / 2, columns / 2));
   expect_view_of(c.bottomRightCorner(rows / 2, columns / 2).transpose());
   expect_view_of(c.middleCols(columns / 3, columns / 2));
-  if (rows > 0) expect_view_of(c.row(rows - 1));
-  if (columns > 0) expect_view_of(c.col(columns - 1));
-  if (rows > 0) expect_view_of(c.row(0).transpose());
-  expect_view_of(c.array());
+  expect_view_of(c.row(rows - 1));
+  expect_view_of(c.col(columns - 1));
+  expect_view_of(c.row(0).transpose());
 
   using Stride = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
   const Index outer_extent = Matrix::IsRowMajor ? rows : columns;
