@@ -392,6 +392,7 @@ TEST(Rotary, AnyArgument) {
   EXPECT_EQ(rotary(matrix, Positions(2), context), all.matrix(1, 2));
   EXPECT_EQ(rotary(matrix + 0 * matrix, Positions(2)), all.matrix(1, 2));
   EXPECT_EQ(rotary(matrix), rotary(matrix, Positions(0)));
+  EXPECT_EQ(rotary(matrix, context), rotary(matrix));
   Tensor<int, 2> each(2, 5);
   for (Index b = 0; b < 2; ++b) {
     for (int l = 0; l < 5; ++l) each(b, l) = l + 2;

@@ -392,6 +392,10 @@ class Rotary {
     return y;
   }
   template <TensorLike X>
+  auto operator()(const X& x, Context& context) const {
+    return (*this)(x, Positions(), context);
+  }
+  template <TensorLike X>
   auto operator()(const X& x, const Positions& positions = {}) const {
     Context context;
     return (*this)(x, positions, context);
