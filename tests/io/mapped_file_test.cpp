@@ -32,7 +32,7 @@ std::string message_of_open(const std::string& path) {
 TEST(MappedFile, MappedAndReadFilesHaveTheSameBytes) {
   const heed_test::TemporaryDirectory directory;
   const std::string path = directory.path("file");
-  for (const std::size_t size : {0, 1, 4095, 4096, 65535, 65536, 65537, 300000}) {
+  for (const std::size_t size : {0u, 1u, 4095u, 4096u, 65535u, 65536u, 65537u, 300000u}) {
     std::string text(size, '\0');
     for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 31 % 251);
     heed_test::write_text(path, text);
