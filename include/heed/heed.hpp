@@ -9,6 +9,8 @@
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/inspect/heatmap.hpp>
+#include <heed/io/name_map.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/dense.hpp>
 #include <heed/mask/modifier.hpp>
