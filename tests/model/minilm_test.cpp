@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,14 +91,26 @@ TEST_F(MiniLmTest, EmbedsEachTextAsTheOriginalDoes) {
 
 TEST_F(MiniLmTest, EmbedsTextsTogetherAsItDoesAlone) {
   const GoldenTexts golden = golden_texts(tokenizer());
-  std::size_t done = 0, tokens = 0;
-  for (const auto& text : golden.ids) tokens += text.size();
+  // The others are of one length, and slow under sanitizers; these take two batches.
+  std::vector<std::size_t> chosen;
+  Texts texts;
+  std::size_t tokens = 0;
+  for (std::size_t i = 0; i < golden.ids.size(); ++i) {
+    if (golden.ids[i].size() == MiniLm::kMaxLength) continue;
+    chosen.push_back(i);
+    texts.push_back(golden.ids[i]);
+    tokens += texts.back().size();
+  }
+  ASSERT_GT(tokens, 1024U);
+
   heed::Context context;
-  const Embeddings together = model().embed(golden.ids, context, [&done](std::size_t n) { done += n; });
-  ASSERT_EQ(together.rows(), golden.embeddings.rows());
-  for (Eigen::Index i = 0; i < together.rows(); ++i) {
-    EXPECT_LE((together.row(i) - golden.embeddings.row(i)).cwiseAbs().maxCoeff(), kTolerance)
-        << golden.names[static_cast<std::size_t>(i)];
+  std::size_t done = 0;
+  const Embeddings together = model().embed(texts, context, [&done](std::size_t n) { done += n; });
+  ASSERT_EQ(together.rows(), std::ssize(texts));
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const auto expected = golden.embeddings.row(static_cast<Eigen::Index>(chosen[i]));
+    EXPECT_LE((together.row(static_cast<Eigen::Index>(i)) - expected).cwiseAbs().maxCoeff(), kTolerance)
+        << golden.names[chosen[i]];
   }
   EXPECT_EQ(done, tokens);
 }
@@ -165,8 +177,8 @@ TEST_F(MiniLmTest, HasTheHiddenStatesOfTheOriginal) {
 }
 
 TEST_F(MiniLmTest, GivesTheSameBitsWithAnyNumberOfThreads) {
-  Texts texts = {ids("A man is eating a piece of bread."), {101, 102}, std::vector<int>(130, 2773)};
-  for (int word = 2000; word < 2040; ++word) texts.push_back({101, word, word + 1, word + 2, 102});
+  Texts texts = {ids("A man is eating a piece of bread."), {101, 102}, std::vector<int>(70, 2773)};
+  for (int word = 2000; word < 2020; ++word) texts.push_back({101, word, word + 1, word + 2, 102});
   const Embeddings serial = embed(texts);
   for (const int count : {2, 3, 7}) {
     heed::ThreadPool threads(count);
