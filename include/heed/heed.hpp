@@ -16,4 +16,15 @@
 #include <heed/mask/modifier.hpp>
 #include <heed/mask/print.hpp>
 #include <heed/mask/sparse.hpp>
+#include <heed/nn/activation.hpp>
+#include <heed/nn/embedding.hpp>
+#include <heed/nn/feed_forward.hpp>
+#include <heed/nn/init.hpp>
+#include <heed/nn/linear.hpp>
+#include <heed/nn/multi_head_attention.hpp>
+#include <heed/nn/norm.hpp>
+#include <heed/nn/parameter.hpp>
+#include <heed/nn/positional.hpp>
+#include <heed/nn/self_attention.hpp>
+#include <heed/nn/transformer.hpp>
 #include <heed/version.hpp>
