@@ -164,8 +164,8 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   }
 
   /// Cross-attention, y = mha(query, key, value, mask, context). The result is of the query's kind.
-  template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType>
-  auto operator()(const Q& query, const K& key, const V& value, const MaskType& mask, Context& context) const {
+  template <TensorLike Q, TensorLike K, TensorLike V>
+  auto operator()(const Q& query, const K& key, const V& value, const MaskArgument<T>& mask, Context& context) const {
     check_elements<Q, K, V>();
     const auto attention = [&](TensorView<const T, 3> q, TensorView<const T, 3> k, TensorView<const T, 3> v,
                                TensorView<T, 3> y) { forward(q, k, v, mask, y, context); };
@@ -175,57 +175,54 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   auto operator()(const Q& query, const K& key, const V& value, Context& context) const {
     return (*this)(query, key, value, NoMask{}, context);
   }
-  template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType = NoMask>
-  auto operator()(const Q& query, const K& key, const V& value, const MaskType& mask = {}) const {
+  template <TensorLike Q, TensorLike K, TensorLike V>
+  auto operator()(const Q& query, const K& key, const V& value, const MaskArgument<T>& mask = NoMask{}) const {
     Context context;
     return (*this)(query, key, value, mask, context);
   }
 
   /// auto [y, weights] = mha.with_weights(x, mask): y as without asking, and a Tensor of weights (B, H, Lq, Lk) before
   /// dropout. weights.matrix(b, h) is one head as an Eigen map; mean_over_heads(weights) averages.
-  template <TensorLike X, Mask MaskType>
-  auto with_weights(const X& x, const MaskType& mask, Context& context) const {
+  template <TensorLike X>
+  auto with_weights(const X& x, const MaskArgument<T>& mask, Context& context) const {
     check_elements<X>();
     const Workspace::Frame frame(context.workspace());
     const auto view = detail::read_as<3>(x, context.workspace());
     return result_with_weights<X>(view, view, view, mask, context);
   }
-  template <TensorLike X, Mask MaskType = NoMask>
-  auto with_weights(const X& x, const MaskType& mask = {}) const {
+  template <TensorLike X>
+  auto with_weights(const X& x, const MaskArgument<T>& mask = NoMask{}) const {
     Context context;
     return with_weights(x, mask, context);
   }
-  template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType>
-  auto with_weights(const Q& query, const K& key, const V& value, const MaskType& mask, Context& context) const {
+  template <TensorLike Q, TensorLike K, TensorLike V>
+  auto with_weights(const Q& query, const K& key, const V& value, const MaskArgument<T>& mask, Context& context) const {
     check_elements<Q, K, V>();
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
     return result_with_weights<Q>(detail::read_as<3>(query, workspace), detail::read_as<3>(key, workspace),
                                   detail::read_as<3>(value, workspace), mask, context);
   }
-  template <TensorLike Q, TensorLike K, TensorLike V, Mask MaskType = NoMask>
-  auto with_weights(const Q& query, const K& key, const V& value, const MaskType& mask = {}) const {
+  template <TensorLike Q, TensorLike K, TensorLike V>
+  auto with_weights(const Q& query, const K& key, const V& value, const MaskArgument<T>& mask = NoMask{}) const {
     Context context;
     return with_weights(query, key, value, mask, context);
   }
 
   /// Throws ShapeError when the inputs don't fit the layer or each other, or y is not (B, Lq, E); ValueError when y
   /// overlaps an input; and what the mask finds wrong with the shape. Inputs that are the same view share a product.
-  template <Mask MaskType>
   void forward(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
-               const MaskType& mask, TensorView<T, 3> y, Context& context) const {
+               const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
     run(query, key, value, mask, {}, y, {}, context);
     context.observe(y);
   }
   /// Self-attention.
-  template <Mask MaskType>
-  void forward(TensorView<const T, 3> x, const MaskType& mask, TensorView<T, 3> y, Context& context) const {
+  void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
     forward(x, x, x, mask, y, context);
   }
   /// forward() that also writes the weights (B, H, Lq, Lk).
-  template <Mask MaskType>
   void forward_with_weights(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
-                            const MaskType& mask, TensorView<T, 3> y, TensorView<T, 4> weights,
+                            const MaskArgument<T>& mask, TensorView<T, 3> y, TensorView<T, 4> weights,
                             Context& context) const {
     const Extents<4> expected{query.extent(0), options_.heads, query.extent(1), key.extent(1)};
     HEED_CHECK(weights.extents() == expected, ShapeError, kName, ": weights ", weights.extents(),
@@ -236,9 +233,8 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   /// y = residual + layer(query, key, value): the addition is part of the last product. An observer is shown the
   /// layer's own output, which then takes two passes, to the same bits. Throws as forward() does, also for a residual
   /// that does not fit y or overlaps it.
-  template <Mask MaskType>
   void forward_residual(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
-                        const MaskType& mask, TensorView<const T, 3> residual, TensorView<T, 3> y,
+                        const MaskArgument<T>& mask, TensorView<const T, 3> residual, TensorView<T, 3> y,
                         Context& context) const {
     detail::check_residual(kName, residual, y);
     if (!context.observer) return run(query, key, value, mask, residual, y, {}, context);
@@ -388,9 +384,8 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     return {parts[0], parts[1], parts[2]};
   }
 
-  template <Mask MaskType>
   void run(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key, const TensorView<const T, 3>& value,
-           const MaskType& mask, const TensorView<const T, 3>& residual, const TensorView<T, 3>& y,
+           const MaskArgument<T>& mask, const TensorView<const T, 3>& residual, const TensorView<T, 3>& y,
            const TensorView<T, 4>& weights, Context& context) const {
     check_inputs(query, key, value, y);
     const Workspace::Frame frame(context.workspace());
@@ -401,15 +396,15 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     }
     const auto attended = context.workspace().template tensor<T, 3>(
         {query.extent(0), query.extent(1), options_.heads * options_.value_head_width});
-    detail::attend<T>(in.q, in.k, in.v, mask, split_heads(attended, 0, options_.heads, options_.value_head_width),
-                      weights, {.scale = options_.scale, .dropout = options_.dropout, .sinks = {}}, context);
+    const TensorView<T, 4> out = split_heads(attended, 0, options_.heads, options_.value_head_width);
+    mask.attend({in.q, in.k, in.v, out, weights, {.scale = options_.scale, .dropout = options_.dropout}}, context);
     const Context::Scope scope(context, "out_proj");
     out_proj_.forward(attended, {.residual = residual}, y, context);
   }
 
-  template <TensorLike Q, Mask MaskType>
+  template <TensorLike Q>
   auto result_with_weights(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key,
-                           const TensorView<const T, 3>& value, const MaskType& mask, Context& context) const {
+                           const TensorView<const T, 3>& value, const MaskArgument<T>& mask, Context& context) const {
     const Index B = query.extent(0), Lq = query.extent(1);
     AttentionWithWeights<detail::result_t<Q, T>, Tensor<T, 4>> result{
         detail::make_result<Q, T, 3>({B, Lq, options_.model}), Tensor<T, 4>(B, options_.heads, Lq, key.extent(1))};

@@ -2,8 +2,8 @@
 #pragma once
 
 /// @file
-/// SelfAttention: the textbook layer, one head; and what all attention layers share: the convenience calls with a mask
-/// and the call of attention itself.
+/// SelfAttention: the textbook layer, one head; and what all attention layers share: how they take a mask and call
+/// attention, and the convenience calls.
 
 #include <cmath>
 #include <cstdint>
@@ -28,6 +28,52 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// A call of attention inside a layer: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv), and
+/// weights (B, H, Lq, Lk), which are written where they have memory.
+template <class T>
+struct LayerAttention {
+  TensorView<const T, 4> q, k, v;
+  TensorView<T, 4> out, weights;
+  AttentionOptions options;
+};
+
+}  // namespace detail
+
+/// Any mask, as the forward() of a layer takes it: of the code of a layer, only the call of attention is compiled again
+/// for another mask. Borrows the mask; write it in the call that takes it.
+template <class T>
+class MaskArgument {
+ public:
+  template <Mask MaskType>
+  MaskArgument(const MaskType& mask) : mask_(&mask), attend_(&attend_under<MaskType>) {}
+
+  /// The layers' way to attention. An observer who asks for the weights gets them under the layer's name.
+  void attend(detail::LayerAttention<T> call, Context& context) const {
+    const bool shown = context.observer && context.observer->wants_weights(context.name());
+    const Workspace::Frame frame(context.workspace());
+    if (shown && !call.weights.data()) {
+      const Extents<4> extents{call.q.extent(0), call.q.extent(1), call.q.extent(2), call.k.extent(2)};
+      call.weights = context.workspace().template tensor<T, 4>(extents);
+    }
+    attend_(mask_, call, context);
+    if (shown) context.observer->weights(context.name(), ObservedTensor(TensorView<const T, 4>(call.weights)));
+  }
+
+ private:
+  template <class MaskType>
+  static void attend_under(const void* mask, const detail::LayerAttention<T>& call, Context& context) {
+    detail::AttentionExtras<T> extras;
+    extras.weights = call.weights;
+    detail::run_attention<T, T>(call.out, call.q, call.k, call.v, *static_cast<const MaskType*>(mask), NoModifier{},
+                                call.options, context, extras);
+  }
+
+  const void* mask_;
+  void (*attend_)(const void*, const detail::LayerAttention<T>&, Context&);
+};
+
+namespace detail {
+
 template <class X, class T>
 inline constexpr bool has_elements_of_v = std::is_same_v<scalar_of_t<X>, T>;
 
@@ -36,8 +82,8 @@ inline constexpr bool has_elements_of_v = std::is_same_v<scalar_of_t<X>, T>;
 template <class Layer, class T>
 class MaskedLayer {
  public:
-  template <TensorLike X, Mask MaskType>
-  auto operator()(const X& x, const MaskType& mask, Context& context) const {
+  template <TensorLike X>
+  auto operator()(const X& x, const MaskArgument<T>& mask, Context& context) const {
     static_assert(has_elements_of_v<X, T>,
                   "heed: the elements of x are not of the layer's type; cast x, x.cast<float>() for plain Eigen");
     const Layer& layer = static_cast<const Layer&>(*this);
@@ -49,8 +95,8 @@ class MaskedLayer {
   auto operator()(const X& x, Context& context) const {
     return (*this)(x, NoMask{}, context);
   }
-  template <TensorLike X, Mask MaskType = NoMask>
-  auto operator()(const X& x, const MaskType& mask = {}) const {
+  template <TensorLike X>
+  auto operator()(const X& x, const MaskArgument<T>& mask = NoMask{}) const {
     Context context;
     return (*this)(x, mask, context);
   }
@@ -58,23 +104,6 @@ class MaskedLayer {
     static_cast<const Layer&>(*this).forward(x, NoMask{}, y, context);
   }
 };
-
-/// Attention inside a layer: out (B, H, Lq, Dv) from q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv). `weights`
-/// (B, H, Lq, Lk) are written where it has memory; an observer who asks for them gets them under the layer's name.
-template <class T, Mask MaskType>
-void attend(const TensorView<const T, 4>& q, const TensorView<const T, 4>& k, const TensorView<const T, 4>& v,
-            const MaskType& mask, const TensorView<T, 4>& out, const TensorView<T, 4>& weights,
-            const AttentionOptions& options, Context& context) {
-  const bool shown = context.observer && context.observer->wants_weights(context.name());
-  const Workspace::Frame frame(context.workspace());
-  AttentionExtras<T> extras;
-  extras.weights = weights;
-  if (shown && !weights.data()) {
-    extras.weights = context.workspace().template tensor<T, 4>({q.extent(0), q.extent(1), q.extent(2), k.extent(2)});
-  }
-  run_attention<T, T>(out, q, k, v, mask, NoModifier{}, options, context, extras);
-  if (shown) context.observer->weights(context.name(), ObservedTensor(TensorView<const T, 4>(extras.weights)));
-}
 
 inline void check_attention_options(std::string_view name, const std::optional<double>& scale, double dropout) {
   HEED_CHECK(!scale || std::isfinite(*scale), ValueError, name, ": scale = ", scale.value_or(0), " must be finite");
@@ -160,8 +189,8 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
 
   /// auto [y, weights] = layer.with_weights(x, mask): y as without asking, the weights (B, L, L) before dropout. A
   /// plain Eigen x gives Eigen matrices.
-  template <TensorLike X, Mask MaskType>
-  auto with_weights(const X& x, const MaskType& mask, Context& context) const {
+  template <TensorLike X>
+  auto with_weights(const X& x, const MaskArgument<T>& mask, Context& context) const {
     static_assert(detail::has_elements_of_v<X, T>, "heed: the elements of x are not of the layer's type; cast x");
     using Result = detail::result_t<X, T>;
     const Workspace::Frame frame(context.workspace());
@@ -172,21 +201,19 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
     forward_with_weights(in, mask, detail::write_as<3>(result.out), detail::write_as<3>(result.weights), context);
     return result;
   }
-  template <TensorLike X, Mask MaskType = NoMask>
-  auto with_weights(const X& x, const MaskType& mask = {}) const {
+  template <TensorLike X>
+  auto with_weights(const X& x, const MaskArgument<T>& mask = NoMask{}) const {
     Context context;
     return with_weights(x, mask, context);
   }
 
   /// Throws ShapeError unless x is (B, L, E) and y (B, L, Dv), or (B, L, out), ValueError when they overlap, and what
   /// the mask finds wrong with Lq = Lk = L.
-  template <Mask MaskType>
-  void forward(TensorView<const T, 3> x, const MaskType& mask, TensorView<T, 3> y, Context& context) const {
+  void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
     run(x, mask, y, {}, context);
   }
   /// forward() that also writes the weights (B, L, L).
-  template <Mask MaskType>
-  void forward_with_weights(TensorView<const T, 3> x, const MaskType& mask, TensorView<T, 3> y,
+  void forward_with_weights(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y,
                             TensorView<T, 3> weights, Context& context) const {
     const Extents<3> expected{x.extent(0), x.extent(1), x.extent(1)};
     HEED_CHECK(weights.extents() == expected, ShapeError, kName, ": weights ", weights.extents(), " do not fit x ",
@@ -229,8 +256,7 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
     return one_head(TensorView<const T, 3>(y));
   }
 
-  template <Mask MaskType>
-  void run(const TensorView<const T, 3>& x, const MaskType& mask, const TensorView<T, 3>& y,
+  void run(const TensorView<const T, 3>& x, const MaskArgument<T>& mask, const TensorView<T, 3>& y,
            const TensorView<T, 4>& weights, Context& context) const {
     detail::check_layer_shapes(kName, x, y, options_.model, output_width(options_.model));
     const Workspace::Frame frame(context.workspace());
@@ -240,8 +266,8 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
     if (out_proj_) {
       attended = context.workspace().template tensor<T, 3>({x.extent(0), x.extent(1), options_.value_width});
     }
-    detail::attend<T>(q, k, v, mask, one_head(attended), weights,
-                      {.scale = options_.scale, .dropout = options_.dropout, .sinks = {}}, context);
+    mask.attend({q, k, v, one_head(attended), weights, {.scale = options_.scale, .dropout = options_.dropout}},
+                context);
     if (out_proj_) {
       const Context::Scope scope(context, "out_proj");
       out_proj_->forward(attended, y, context);

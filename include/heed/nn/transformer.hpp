@@ -113,9 +113,9 @@ void run_norm(const LayerNorm<T>& norm, std::string_view name, const TensorView<
 template <class Layer, class T>
 class MemoryLayer {
  public:
-  template <TensorLike X, TensorLike Memory, Mask SelfMask, Mask MemoryMask>
-  auto operator()(const X& x, const Memory& memory, const SelfMask& self_mask, const MemoryMask& memory_mask,
-                  Context& context) const {
+  template <TensorLike X, TensorLike Memory>
+  auto operator()(const X& x, const Memory& memory, const MaskArgument<T>& self_mask,
+                  const MaskArgument<T>& memory_mask, Context& context) const {
     static_assert(
         has_elements_of_v<X, T> && has_elements_of_v<Memory, T>,
         "heed: the elements of an input are not of the layer's type; cast it, x.cast<float>() for plain Eigen");
@@ -125,9 +125,9 @@ class MemoryLayer {
     };
     return apply<T>(width_of(x), context, forward, x, memory);
   }
-  template <TensorLike X, TensorLike Memory, Mask SelfMask, Mask MemoryMask = NoMask>
-  auto operator()(const X& x, const Memory& memory, const SelfMask& self_mask,
-                  const MemoryMask& memory_mask = {}) const {
+  template <TensorLike X, TensorLike Memory>
+  auto operator()(const X& x, const Memory& memory, const MaskArgument<T>& self_mask,
+                  const MaskArgument<T>& memory_mask = NoMask{}) const {
     Context context;
     return (*this)(x, memory, self_mask, memory_mask, context);
   }
@@ -277,8 +277,7 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
   }
 
   /// Throws ShapeError unless x and y are (B, L, E), ValueError when they overlap, and what the mask finds wrong.
-  template <Mask MaskType>
-  void forward(TensorView<const T, 3> x, const MaskType& mask, TensorView<T, 3> y, Context& context) const {
+  void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
     detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
@@ -310,8 +309,7 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
   }
 
   /// sum = residual + self_attn(x).
-  template <Mask MaskType>
-  void attend(const TensorView<const T, 3>& x, const MaskType& mask, const TensorView<const T, 3>& residual,
+  void attend(const TensorView<const T, 3>& x, const MaskArgument<T>& mask, const TensorView<const T, 3>& residual,
               const TensorView<T, 3>& sum, Context& context) const {
     const Context::Scope scope(context, "self_attn");
     self_attn_.forward_residual(x, x, x, mask, residual, sum, context);
@@ -390,9 +388,8 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
 
   /// Throws ShapeError unless x and y are (B, Lq, E) and memory (B, Lk, memory_model), ValueError when y overlaps x or
   /// memory, and what the masks find wrong.
-  template <Mask SelfMask, Mask MemoryMask>
-  void forward(TensorView<const T, 3> x, TensorView<const T, 3> memory, const SelfMask& self_mask,
-               const MemoryMask& memory_mask, TensorView<T, 3> y, Context& context) const {
+  void forward(TensorView<const T, 3> x, TensorView<const T, 3> memory, const MaskArgument<T>& self_mask,
+               const MaskArgument<T>& memory_mask, TensorView<T, 3> y, Context& context) const {
     detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
     const Index memory_model = multihead_attn_.options().key_model;
     HEED_CHECK(memory.extent(2) == memory_model, ShapeError, kName, ": memory ", memory.extents(), " has width ",
@@ -439,10 +436,9 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
   }
 
   /// sum = residual + attention(x, source).
-  template <Mask MaskType>
   static void attend(const MultiHeadAttention<T>& attention, std::string_view name, const TensorView<const T, 3>& x,
-                     const TensorView<const T, 3>& source, const MaskType& mask, const TensorView<const T, 3>& residual,
-                     const TensorView<T, 3>& sum, Context& context) {
+                     const TensorView<const T, 3>& source, const MaskArgument<T>& mask,
+                     const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum, Context& context) {
     const Context::Scope scope(context, name);
     attention.forward_residual(x, source, source, mask, residual, sum, context);
   }
@@ -469,8 +465,7 @@ class Encoder : public detail::Stack<EncoderLayer<T>, EncoderOptions, T>, public
       : detail::Stack<EncoderLayer<T>, EncoderOptions, T>("heed::Encoder", options) {}
 
   /// Throws ShapeError unless x and y are (B, L, E), ValueError when they overlap, and what the mask finds wrong.
-  template <Mask MaskType>
-  void forward(TensorView<const T, 3> x, const MaskType& mask, TensorView<T, 3> y, Context& context) const {
+  void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
     this->forward_blocks(x, y, context,
                          [&](const EncoderLayer<T>& layer, TensorView<const T, 3> from, TensorView<T, 3> to) {
                            layer.forward(from, mask, to, context);
@@ -490,9 +485,8 @@ class Decoder : public detail::Stack<DecoderLayer<T>, DecoderOptions, T>, public
       : detail::Stack<DecoderLayer<T>, DecoderOptions, T>("heed::Decoder", options) {}
 
   /// Throws as DecoderLayer::forward() does.
-  template <Mask SelfMask, Mask MemoryMask>
-  void forward(TensorView<const T, 3> x, TensorView<const T, 3> memory, const SelfMask& self_mask,
-               const MemoryMask& memory_mask, TensorView<T, 3> y, Context& context) const {
+  void forward(TensorView<const T, 3> x, TensorView<const T, 3> memory, const MaskArgument<T>& self_mask,
+               const MaskArgument<T>& memory_mask, TensorView<T, 3> y, Context& context) const {
     this->forward_blocks(x, y, context,
                          [&](const DecoderLayer<T>& layer, TensorView<const T, 3> from, TensorView<T, 3> to) {
                            layer.forward(from, memory, self_mask, memory_mask, to, context);
