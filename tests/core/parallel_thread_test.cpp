@@ -5,6 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -13,6 +14,12 @@
 #include <heed/core/parallel.hpp>
 
 #include "common/allocation_counter.hpp"
+
+#if defined(__linux__)
+#include <fstream>
+#include <sys/resource.h>
+#include <unistd.h>
+#endif
 
 namespace {
 
@@ -236,6 +243,32 @@ TEST(ThreadPool, NeedsAtLeastOneThread) {
   EXPECT_THROW(ThreadPool(0), heed::ValueError);
   EXPECT_THROW(ThreadPool(-3), heed::ValueError);
 }
+
+#if defined(__linux__) && !defined(HEED_TEST_SANITIZED)
+/// While it lives, the program can't get more than `bytes` of further address space.
+class LittleMemory {
+ public:
+  explicit LittleMemory(rlim_t bytes) {
+    rlim_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    getrlimit(RLIMIT_AS, &before_);
+    const rlimit limit{pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + bytes, before_.rlim_max};
+    setrlimit(RLIMIT_AS, &limit);
+  }
+  ~LittleMemory() { setrlimit(RLIMIT_AS, &before_); }
+  LittleMemory(const LittleMemory&) = delete;
+  LittleMemory& operator=(const LittleMemory&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(ThreadPool, WhenTheSystemGivesNoMoreThreadsTheCallerLearnsOfIt) {
+  // Room for the stacks of a few threads, not for those of a thousand.
+  const LittleMemory little(rlim_t{200} << 20);
+  EXPECT_THROW(ThreadPool(1000), std::system_error);
+}
+#endif
 
 TEST(UserExecutor, RunsTheLoopOfTheProgram) {
   // A loop as programs have it: one thread per slot, pieces dealt round-robin.

@@ -69,8 +69,9 @@ class Serial final : public Executor {
 /// A parallel_for from inside a piece runs serially in that piece.
 class ThreadPool final : public Executor {
  public:
-  /// `threads` counts the calling thread; throws ValueError when it is below 1.
-  explicit ThreadPool(int threads) {
+  /// `threads` counts the calling thread; throws ValueError when it is below 1, std::system_error when the system gives
+  /// no more threads.
+  explicit ThreadPool(int threads) : ThreadPool() {
     HEED_CHECK(threads >= 1, ValueError, "heed::ThreadPool: threads = ", threads, " but at least 1 is needed");
     workers_.reserve(static_cast<std::size_t>(threads - 1));
     for (int slot = 1; slot < threads; ++slot) workers_.emplace_back([this, slot] { serve(slot); });
@@ -111,6 +112,9 @@ class ThreadPool final : public Executor {
 
  private:
   static constexpr int kSpins = 20000;
+
+  /// The public constructor delegates to this one, so that when it throws, the destructor ends the threads begun.
+  ThreadPool() = default;
 
   static const ThreadPool*& inside() {
     static thread_local const ThreadPool* pool = nullptr;

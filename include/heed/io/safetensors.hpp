@@ -378,6 +378,7 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
   }
 
   std::vector<const NamedTensor*> in_order;
+  in_order.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) in_order.push_back(&tensor);
   std::stable_sort(in_order.begin(), in_order.end(), [](const NamedTensor* a, const NamedTensor* b) {
     return size_of(a->info().dtype) > size_of(b->info().dtype);

@@ -160,7 +160,7 @@ class HeaderParser {
 
  private:
   void parse_metadata(Metadata& metadata) {
-    object([&](std::string key) {
+    object([&](const std::string& key) {
       skip_space();
       if (peek() != '"') fail("the value of ", in_quotes(key), " must be a string, found ", found());
       if (!metadata.try_emplace(key, string()).second) fail("the key ", in_quotes(key), " appears twice");

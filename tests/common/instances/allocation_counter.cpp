@@ -6,14 +6,6 @@
 #include <cstddef>
 #include <cstdlib>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HEED_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define HEED_TEST_SANITIZED 1
-#endif
-#endif
-
 namespace {
 // No constructor runs for it: malloc is called before any constructor.
 constinit std::atomic<long> count{0};
