@@ -128,8 +128,10 @@ std::string reason_against(const Parameter<T>& parameter, const Sources& sources
     found += (found.empty() ? "" : ", ") + in_quotes(name) + " " + shape_text(shape);
     if (!is_float(file.dtype(name))) return in_quotes(name) + " holds " + std::string(to_string(file.dtype(name)));
     if (transposed) std::reverse(shape.begin(), shape.end());
-    fits = fits && shape.size() == wanted.size() && (wanted.size() == 1 || shape[1] == wanted[1]);
-    if (!shape.empty()) rows += shape[0];
+    // Hostile extents: their sum must not overflow.
+    fits = fits && shape.size() == wanted.size() && shape[0] <= wanted[0] - rows &&
+           (wanted.size() == 1 || shape[1] == wanted[1]);
+    if (fits) rows += shape[0];
   }
   if (fits && rows == wanted[0]) return {};
   return "it has shape " + shape_text(wanted) + ", but the file has " + found +
