@@ -3,11 +3,11 @@
 #include <cmath>
 #include <cstdio>
 
-float first(int keys);
-float second(int keys);
+float first();
+float second();
 
 int main() {
-  const float a = first(37), b = second(37);
+  const float a = first(), b = second();
   std::printf("%.9g %.9g\n", static_cast<double>(a), static_cast<double>(b));
-  return std::abs(a - b) <= 1e-4f && a > 1.0f ? 0 : 1;
+  return std::abs(a - b) <= 1e-4f * std::abs(a) && a != 0 ? 0 : 1;
 }

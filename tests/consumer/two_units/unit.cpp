@@ -3,23 +3,34 @@
 
 #include <heed/heed.hpp>
 
-float UNIT(int keys) {
-  heed::Tensor<float, 4> q(1, 2, 5, 24), k(1, 2, keys, 24), v(1, 2, keys, 8);
-  for (int h = 0; h < 2; ++h) {
-    for (int i = 0; i < keys; ++i) {
-      for (int d = 0; d < 24; ++d) k(0, h, i, d) = static_cast<float>((i * 7 + d * 3 + h) % 11) * 0.1f;
-      for (int d = 0; d < 8; ++d) v(0, h, i, d) = static_cast<float>((i + d) % 5);
-    }
-    for (int i = 0; i < 5; ++i) {
-      for (int d = 0; d < 24; ++d) q(0, h, i, d) = static_cast<float>((i + d * 5) % 7) * 0.2f;
-    }
-  }
-  const heed::Tensor<float, 4> out = heed::attention(q, k, v, heed::Causal::bottom_right() & heed::Window::bottom_right(4, 0));
-  float sum = 0;
-  for (int h = 0; h < 2; ++h) {
-    for (int i = 0; i < 5; ++i) {
-      for (int d = 0; d < 8; ++d) sum += out(0, h, i, d);
-    }
-  }
-  return sum;
+namespace {
+
+void fill(float* begin, heed::Index count, int factor) {
+  for (heed::Index i = 0; i < count; ++i) begin[i] = static_cast<float>((i * factor) % 11) * 0.1f - 0.3f;
+}
+
+float sum(const float* begin, heed::Index count) {
+  float total = 0;
+  for (heed::Index i = 0; i < count; ++i) total += begin[i];
+  return total;
+}
+
+}  // namespace
+
+float UNIT() {
+  heed::Tensor<float, 4> q(1, 2, 5, 24), k(1, 2, 37, 24), v(1, 2, 37, 8);
+  fill(q.data(), q.size(), 5);
+  fill(k.data(), k.size(), 7);
+  fill(v.data(), v.size(), 3);
+  const auto mask = heed::Causal::bottom_right() & heed::Window::bottom_right(4, 0);
+  const heed::Tensor<float, 4> out = heed::attention(q, k, v, mask);
+
+  heed::Tensor<float, 3> x(2, 9, 24);
+  fill(x.data(), x.size(), 7);
+  heed::MultiHeadAttention<float> layer({.model = 24, .heads = 2});
+  layer.initialize(/*seed=*/1);
+  layer.pack();
+  const heed::Tensor<float, 3> y = layer(x);
+
+  return sum(out.data(), out.size()) + sum(y.data(), y.size());
 }
