@@ -30,12 +30,12 @@ void modify_scores(const void* modifier, A scale, A* scores, int vectors, int b,
   const M& modify = *static_cast<const M*>(modifier);
   ScorePlace<V> at;
   at.b = b, at.h = h, at.q_step = 1;
-  for (int v = 0; v < vectors; ++v) {
+  for (int v = 0; v < vectors && v * V::size < queries; ++v) {
     alignas(64) A number[V::size];
     for (int i = 0; i < V::size; ++i) number[i] = static_cast<A>(q + std::min(v * V::size + i, queries - 1));
     at.query = V::load(number);
-    at.q = std::min(q + v * V::size, q + queries - 1);
-    at.lanes = std::clamp(queries - v * V::size, 1, V::size);
+    at.q = q + v * V::size;
+    at.lanes = std::min(queries - v * V::size, V::size);
     for (int r = 0; r < count; ++r) {
       A* row = scores + (r * vectors + v) * V::size;
       at.k = key[r];

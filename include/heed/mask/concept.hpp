@@ -15,8 +15,8 @@
 
 #include <algorithm>
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <ranges>
 #include <type_traits>
 #include <utility>
@@ -224,26 +224,24 @@ requires(std::is_invocable_r_v<bool, const F&, int, int, int, int> ||
 
 namespace detail {
 
-/// Ints next to each other in memory: std::vector, std::array, std::span, an Eigen vector of its own (not a strided
-/// block).
+/// Ints next to each other in memory: std::vector, std::array, std::span, int[n], an Eigen vector of its own (not a
+/// strided block).
 template <class C>
 concept ContiguousInts = requires(const C& c) {
-  { c.data() } -> std::convertible_to<const int*>;
-  c.size();
+  { std::data(c) } -> std::convertible_to<const int*>;
+  std::size(c);
 }
 &&(std::ranges::contiguous_range<C> || std::derived_from<C, Eigen::PlainObjectBase<C>>);
 
 }  // namespace detail
 
-/// A borrowed list of int. An owning temporary does not compile: masks live longer than it would.
+/// A borrowed list of int. Neither an owning temporary nor a list in braces compiles: masks live longer than it would.
 class IntSpan {
  public:
   template <class C>
   requires(detail::ContiguousInts<std::remove_cvref_t<C>> &&
            (std::is_lvalue_reference_v<C> || std::ranges::enable_borrowed_range<std::remove_cvref_t<C>>)) IntSpan(C&& c)
-      : data_(c.data()), size_(static_cast<int>(c.size())) {}
-  template <std::size_t N>
-  IntSpan(const int (&array)[N]) : data_(array), size_(static_cast<int>(N)) {}
+      : data_(std::data(c)), size_(static_cast<int>(std::size(c))) {}
 
   int size() const { return size_; }
   int operator[](int i) const { return data_[i]; }
