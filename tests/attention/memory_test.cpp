@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+// How much memory attention takes beside its arguments, and when.
+#include <cstddef>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/attention/attention.hpp>
+#include <heed/mask/dense.hpp>
+
+#include "common/allocation_counter.hpp"
+#include "common/any_modifier.hpp"
+#include "common/instances.hpp"
+#include "common/views.hpp"
+
+namespace heed_test {
+namespace {
+
+TEST(AttentionMemory, LongSequencesTakeLittle) {
+  // The window keeps the test short; what is taken depends on shapes alone.
+  constexpr Index L = 8192, D = 64;
+  Random random(41);
+  const auto q = normal_tensor<float, 4>({1, 1, L, D}, random);
+  heed::Tensor<float, 4> out(1, 1, L, D);
+  const auto taken_by = [&](heed::Context& context) {
+    heed::attention_into(out, q, q, q, heed::Window(20, 20), heed::NoModifier{}, {}, context);
+    return context.workspace().capacity();
+  };
+  heed::Context serial;
+  EXPECT_LE(taken_by(serial), std::size_t{4} << 20);
+  EXPECT_GT(serial.workspace().peak(), std::size_t{0});
+  heed::ThreadPool pool(2);
+  heed::Context parallel(pool);
+  EXPECT_LE(taken_by(parallel), std::size_t{4} << 20);
+}
+
+TEST(AttentionMemory, WhatIsTakenDoesNotGrowWithTheLength) {
+  const auto taken = [](Index keys) {
+    const heed::Tensor<float, 4> q(1, 1, 300, 32), k(1, 1, keys, 32);
+    heed::Tensor<float, 4> out(1, 1, 300, 32);
+    heed::Context context;
+    heed::attention_into(out, q, k, k, heed::NoMask{}, heed::NoModifier{}, {}, context);
+    return context.workspace().peak();
+  };
+  EXPECT_EQ(taken(500), taken(5000));
+}
+
+/// A call that has run once allocates nothing when it runs again.
+template <class Call>
+void expect_no_allocation(heed::Context& context, Call&& call) {
+  if (!counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
+  call(context);
+  EXPECT_EQ(allocations_of([&] {
+              for (int i = 0; i < 3; ++i) call(context);
+            }),
+            0);
+}
+
+class WarmAttention : public ::testing::Test {
+ protected:
+  WarmAttention() : random(42) {}
+  Random random;
+  heed::Tensor<float, 4> q = normal_tensor<float, 4>({2, 4, 77, 24}, random);
+  heed::Tensor<float, 4> k = normal_tensor<float, 4>({2, 2, 90, 24}, random);
+  heed::Tensor<float, 4> v = normal_tensor<float, 4>({2, 2, 90, 20}, random);
+  heed::Tensor<float, 4> out{2, 4, 77, 20}, weights{2, 4, 77, 90};
+  heed::Context context;
+};
+
+TEST_F(WarmAttention, AllocatesNothing) {
+  expect_no_allocation(context, [&](heed::Context& c) {
+    heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, c);
+  });
+}
+
+TEST_F(WarmAttention, AllocatesNothingOnTheReferencePath) {
+  context.path = heed::Path::Reference;
+  expect_no_allocation(context, [&](heed::Context& c) {
+    heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, c);
+  });
+}
+
+TEST_F(WarmAttention, AllocatesNothingForWeights) {
+  expect_no_allocation(context, [&](heed::Context& c) {
+    heed::attention_with_weights_into(out, weights, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, c);
+  });
+}
+
+TEST_F(WarmAttention, AllocatesNothingForMasksModifiersSinksAndDropout) {
+  const std::vector<int> lengths{90, 13}, first{3, 8};
+  heed::Tensor<bool, 2> keep(77, 90);
+  for_each_element(keep.view(), [&](bool& x) { x = random.chance(0.7); });
+  const std::vector<double> sinks{0, 1, 2, 3};
+  heed::AttentionOptions options;
+  options.sinks = sinks;
+  options.dropout = 0.1;
+  context.training = true;
+  const auto mask = (heed::Causal::from(first) & heed::Padding(lengths)) | !heed::Dense::keep(keep);
+  expect_no_allocation(context, [&](heed::Context& c) {
+    heed::attention_into(out, q, k, v, mask, AnyModifier::soft_cap(30), options, c);
+  });
+}
+
+TEST_F(WarmAttention, AllocatesNothingForStridesAndNarrowKeys) {
+  const auto k16 = cast<heed::half>(k.view()), v16 = cast<heed::half>(v.view());
+  const Spaced<float, 4> q_spaced(std::as_const(q).view(), random), out_spaced(out.extents(), random);
+  expect_no_allocation(context, [&](heed::Context& c) {
+    heed::attention_into(out_spaced.view(), q_spaced.view(), k16, v16, heed::NoMask{}, heed::NoModifier{}, {}, c);
+  });
+}
+
+TEST_F(WarmAttention, AllocatesNothingForEigenExpressions) {
+  Eigen::MatrixXf x(40, 16), y(40, 16);
+  x.setOnes();
+  expect_no_allocation(context, [&](heed::Context& c) {
+    heed::attention_into(y, x + x, x, 2 * x, heed::NoMask{}, heed::NoModifier{}, {}, c);
+  });
+}
+
+TEST_F(WarmAttention, AllocatesNothingInThreads) {
+  heed::ThreadPool pool(2);
+  heed::Context parallel(pool);
+  expect_no_allocation(parallel, [&](heed::Context& c) {
+    heed::attention_into(out, q, k, v, heed::Causal::bottom_right(), heed::NoModifier{}, {}, c);
+  });
+}
+
+TEST_F(WarmAttention, SmallerCallsFitTheMemoryOfLargerOnes) {
+  if (!counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
+  heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
+  const auto part = [&](auto& x, Index rows) { return x.view().slice(2, 0, rows); };
+  EXPECT_EQ(allocations_of([&] {
+              heed::attention_into(part(out, 40), part(q, 40), part(k, 30), part(v, 30), heed::NoMask{},
+                                   heed::NoModifier{}, {}, context);
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace heed_test

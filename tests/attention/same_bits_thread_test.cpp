@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+// The same bits whoever runs the pieces, in whatever order.
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/attention/attention.hpp>
+#include <heed/mask/dense.hpp>
+
+#include "common/any_mask.hpp"
+#include "common/any_modifier.hpp"
+#include "common/instances.hpp"
+#include "common/shuffled_executor.hpp"
+#include "common/views.hpp"
+
+namespace heed_test {
+namespace {
+
+/// Runs a call with every executor and compares with the serial answer.
+template <class Call>
+void expect_same_bits(Call&& call) {
+  heed::Context serial;
+  const auto expected = call(serial);
+  for (const int threads : {1, 2, 3, 7}) {
+    SCOPED_TRACE(std::to_string(threads) + " threads");
+    heed::ThreadPool pool(threads);
+    heed::Context context(pool);
+    EXPECT_TRUE(same_bits(call(context), expected));
+    context.restart_streams();
+    EXPECT_TRUE(same_bits(call(context), expected)) << "in a warm context";
+  }
+  for (const int slots : {1, 2, 5, 16}) {
+    SCOPED_TRACE(std::to_string(slots) + " slots, shuffled");
+    ShuffledExecutor executor(slots, 31);
+    heed::Context context(executor);
+    EXPECT_TRUE(same_bits(call(context), expected));
+  }
+}
+
+class SameBits : public ::testing::Test {
+ protected:
+  SameBits() : random(30) {}
+  Random random;
+  // Several groups of blocks a head, none of them full.
+  heed::Tensor<float, 4> q = normal_tensor<float, 4>({2, 4, 203, 20}, random);
+  heed::Tensor<float, 4> k = normal_tensor<float, 4>({2, 2, 150, 20}, random);
+  heed::Tensor<float, 4> v = normal_tensor<float, 4>({2, 2, 150, 17}, random);
+};
+
+TEST_F(SameBits, WithoutMask) {
+  expect_same_bits([&](heed::Context& context) {
+    return heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, context);
+  });
+}
+
+TEST_F(SameBits, WithMasksOfEveryKind) {
+  const std::vector<int> lengths{150, 41};
+  heed::Tensor<bool, 2> keep(203, 150);
+  for_each_element(keep.view(), [&](bool& x) { x = random.chance(0.3); });
+  const AnyMask<false> masks[] = {
+      heed::Causal::bottom_right() & heed::Padding(lengths) & heed::Dense::keep(keep),
+      heed::Dense::ignore(keep) | heed::Window::top_left(3, 3),
+      heed::mask([](int b, int h, int i, int j) { return (b + h + i + j) % 3 != 0; }),
+  };
+  for (const auto& mask : masks) {
+    expect_same_bits(
+        [&](heed::Context& context) { return heed::attention(q, k, v, mask, heed::NoModifier{}, {}, context); });
+  }
+  expect_same_bits([&](heed::Context& context) {
+    return heed::attention(q, k, v, AnyMask<true>(heed::Causal::top_left()), heed::NoModifier{}, {}, context);
+  });
+}
+
+TEST_F(SameBits, UnderDropout) {
+  heed::AttentionOptions options;
+  options.dropout = 0.4;
+  expect_same_bits([&](heed::Context& context) {
+    context.training = true;
+    context.seed = 5;
+    return heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+  });
+}
+
+TEST_F(SameBits, WithModifierAndSinks) {
+  const std::vector<double> sinks{0, 1, 2, 3};
+  heed::AttentionOptions options;
+  options.sinks = sinks;
+  expect_same_bits([&](heed::Context& context) {
+    return heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), AnyModifier::distance(0.1), options, context);
+  });
+}
+
+TEST_F(SameBits, WithStridedAndNarrowKeys) {
+  const auto k16 = cast<heed::bfloat16>(k.view()), v16 = cast<heed::bfloat16>(v.view());
+  const Spaced<heed::bfloat16, 4> k_spaced(k16.view(), random), v_spaced(v16.view(), random);
+  const Spaced<float, 4> q_spaced(std::as_const(q).view(), random);
+  expect_same_bits([&](heed::Context& context) {
+    return heed::attention(q_spaced.view(), k_spaced.view(), v_spaced.view(), AnyMask<true>(heed::NoMask{}),
+                           heed::NoModifier{}, {}, context);
+  });
+}
+
+TEST_F(SameBits, WithFewQueries) {
+  expect_same_bits([&](heed::Context& context) {
+    return heed::attention(q.view().slice(2, 0, 3), k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {},
+                           context);
+  });
+}
+
+TEST_F(SameBits, InDouble) {
+  const auto qd = cast<double>(q.view()), kd = cast<double>(k.view()), vd = cast<double>(v.view());
+  expect_same_bits([&](heed::Context& context) {
+    return heed::attention(qd, kd, vd, AnyMask<true>(heed::Causal::bottom_right()), heed::NoModifier{}, {}, context);
+  });
+}
+
+TEST_F(SameBits, StatisticsToo) {
+  heed::Context serial;
+  const auto run = [&](heed::Context& context) {
+    return heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::Causal::top_left()), heed::NoModifier{}, {},
+                                           context);
+  };
+  const auto expected = run(serial);
+  heed::ThreadPool pool(3);
+  heed::Context context(pool);
+  const auto found = run(context);
+  EXPECT_TRUE(same_bits(found.maximum, expected.maximum));
+  EXPECT_TRUE(same_bits(found.sum, expected.sum));
+}
+
+TEST_F(SameBits, ForCallersInSeveralThreads) {
+  heed::Context serial;
+  const auto expected = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, serial);
+  heed::ThreadPool pool(2);
+  std::vector<heed::Tensor<float, 4>> found(3);
+  {
+    std::vector<std::thread> callers;
+    for (auto& out : found) {
+      callers.emplace_back([&] {
+        heed::Context context(pool);
+        for (int i = 0; i < 3; ++i) {
+          out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, context);
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+  }
+  for (const auto& out : found) EXPECT_TRUE(same_bits(out, expected));
+}
+
+TEST_F(SameBits, AnExceptionInAWorkerReachesTheCaller) {
+  heed::ThreadPool pool(3);
+  heed::Context context(pool);
+  const auto mask = heed::mask([](int, int, int i, int) -> bool {
+    if (i == 150) throw std::runtime_error("no such query");
+    return true;
+  });
+  EXPECT_THROW(heed::attention(q, k, v, AnyMask<false>(mask), heed::NoModifier{}, {}, context), std::runtime_error);
+  EXPECT_NO_THROW(heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, context));
+}
+
+}  // namespace
+}  // namespace heed_test

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+// What the everyday masks borrow, refuse, and say when they refuse.
+#include <array>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <climits>
+#include <gtest/gtest.h>
+
+#include <heed/mask/basic.hpp>
+
+#include "common/message_of.hpp"
+
+namespace heed_test {
+namespace {
+
+heed::AttentionShape shape(int B, int Lq, int Lk) {
+  return {.B = B, .H = 1, .G = 1, .Lq = Lq, .Lk = Lk, .Dk = 1, .Dv = 1};
+}
+template <class Exception, class M>
+std::string refusal(const M& mask, const heed::AttentionShape& s) {
+  return message_of<Exception>([&] { heed::bind(mask, s); });
+}
+
+TEST(Alignment, MustBeNamedWhereTheReadingsDiffer) {
+  const heed::AttentionShape s = shape(1, 2, 5);
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Causal{}, s),
+                      {"heed::Causal: Lq = 2 but Lk = 5", "Causal::top_left", "Causal::bottom_right", "Causal::from"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Window(1, 1), s),
+                      {"heed::Window: Lq = 2 but Lk = 5", "Window::top_left", "Window::bottom_right", "Window::from"}));
+  EXPECT_NO_THROW(heed::bind(heed::Causal{}, shape(1, 5, 5)));
+  EXPECT_NO_THROW(heed::bind(heed::Causal{}, shape(1, 0, 0)));
+  EXPECT_THROW(heed::bind(heed::Causal{}, shape(1, 1, 0)), heed::ValueError);
+  // Inside an expression too.
+  EXPECT_THROW(heed::bind(heed::NoMask{} & heed::Causal{}, s), heed::ValueError);
+  EXPECT_THROW(heed::bind(heed::NoMask{} | heed::Causal{}, s), heed::ValueError);
+  EXPECT_THROW(heed::bind(!heed::Causal{}, s), heed::ValueError);
+}
+
+TEST(Alignment, FromNeedsOnePositionASample) {
+  const std::vector<int> first{1, 2};
+  EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::Causal::from(first), shape(3, 2, 5)),
+                      {"heed::Causal::from: 2 positions but B = 3", "one for each sample"}));
+  const std::vector<int> negative{1, -2};
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Window::from(negative, 1, 1), shape(2, 2, 5)),
+                      {"heed::Window::from: position -2 of sample 1 is negative"}));
+}
+
+TEST(Alignment, HasNoOverflow) {
+  const int first[] = {INT_MAX};
+  const auto causal = heed::bind(heed::Causal::from(first), shape(1, 4, 4));
+  EXPECT_TRUE(heed::is_visible(causal, 0, 0, 3, INT_MAX));
+  const auto window = heed::bind(heed::Window::from(first, INT_MAX, INT_MAX), shape(1, 4, 4));
+  EXPECT_FALSE(heed::is_visible(window, 0, 0, 3, 2));
+  EXPECT_TRUE(heed::is_visible(window, 0, 0, 3, 3));
+}
+
+TEST(Window, CountsKeysBesidesTheOwnOne) {
+  EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::Window(-1, 2); }),
+                      {"heed::Window: left = -1 and right = 2", "can't be negative"}));
+  EXPECT_THROW(heed::Window(1, -1), heed::ValueError);
+  EXPECT_THROW(heed::Window::top_left(-1, 0), heed::ValueError);
+}
+
+TEST(Padding, NeedsOneEntryASample) {
+  const std::vector<int> two{1, 2}, three{1, 2, 3};
+  EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::Padding(two), shape(3, 4, 4)),
+                      {"heed::Padding: 2 entries for keys but B = 3", "one for each sample"}));
+  EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::Padding(two, three), shape(3, 4, 4)),
+                      {"heed::Padding: 2 entries for begin but B = 3"}));
+  EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::Padding::queries_and_keys(two, three), shape(3, 4, 4)),
+                      {"heed::Padding: 2 entries for queries but B = 3"}));
+}
+
+TEST(Padding, RefusesLengthsThatAreNone) {
+  const std::vector<int> fine{4, 0}, long_one{4, 5}, negative{-1, 2}, falling{3, 3};
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(long_one), shape(2, 9, 4)),
+                      {"heed::Padding: entry 5 for keys of sample 1 lies outside 0 to Lk = 4"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(negative), shape(2, 9, 4)),
+                      {"heed::Padding: entry -1 for keys of sample 0"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(negative, fine), shape(2, 9, 4)),
+                      {"heed::Padding: entry -1 for begin of sample 0"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding::queries_and_keys(long_one, fine), shape(2, 4, 9)),
+                      {"heed::Padding: entry 5 for queries of sample 1 lies outside 0 to Lq = 4"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(falling, fine), shape(2, 9, 4)),
+                      {"heed::Padding: sample 1 begins at 3 but ends at 0"}));
+}
+
+TEST(Packed, RefusesOffsetsThatDontCoverTheLength) {
+  const std::vector<int> fine{0, 2, 5}, shorter{0, 2, 4}, late{1, 2, 5}, falling{0, 4, 2, 5}, none{}, other{0, 5};
+  EXPECT_NO_THROW(heed::bind(heed::Packed(fine), shape(1, 5, 5)));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(shorter), shape(1, 5, 5)),
+                      {"heed::Packed: query offsets must begin with 0 and end with Lq = 5", "the last is 4"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(late), shape(1, 5, 5)), {"must begin with 0"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(none), shape(1, 5, 5)), {"there are 0"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(falling), shape(1, 5, 5)),
+                      {"heed::Packed: query offsets must not fall"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(fine, shorter), shape(1, 5, 5)),
+                      {"heed::Packed: key offsets must begin with 0 and end with Lk = 5"}));
+  EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::Packed(fine, other), shape(1, 5, 5)),
+                      {"heed::Packed: 3 query offsets but 2 key offsets"}));
+  // Self-attention over Lq != Lk needs key offsets of its own.
+  EXPECT_THROW(heed::bind(heed::Packed(fine), shape(1, 5, 6)), heed::ValueError);
+}
+
+TEST(Packed, EmptySequencesHaveNoKeys) {
+  const std::vector<int> queries{0, 0, 2, 2, 3}, keys{0, 4, 4, 6, 7};
+  const auto mask = heed::bind(heed::Packed(queries, keys), shape(1, 3, 7));
+  EXPECT_EQ(mask.range(0, 0, 0).first, 4);
+  EXPECT_EQ(mask.range(0, 0, 1).last, 4);
+  EXPECT_EQ(mask.range(0, 0, 2).first, 6);
+  EXPECT_EQ(mask.range(0, 0, 2).last, 7);
+}
+
+TEST(IntSpan, BorrowsWhatHoldsIntsSideBySide) {
+  const std::vector<int> vector{3, 1};
+  const std::array<int, 2> array{3, 1};
+  const int plain[] = {3, 1};
+  const Eigen::Vector2i eigen(3, 1);
+  Eigen::VectorXi dynamic = eigen;
+  for (const heed::IntSpan span :
+       {heed::IntSpan(vector), heed::IntSpan(array), heed::IntSpan(plain), heed::IntSpan(eigen), heed::IntSpan(dynamic),
+        heed::IntSpan(std::span<const int>(vector))}) {
+    ASSERT_EQ(span.size(), 2);
+    EXPECT_EQ(span[0], 3);
+    EXPECT_EQ(span[1], 1);
+    EXPECT_EQ(span.end() - span.begin(), 2);
+  }
+  const std::vector<int> nothing;
+  EXPECT_EQ(heed::IntSpan(nothing).size(), 0);
+}
+
+template <class T>
+concept TakesBraces = requires {
+  T({3, 1});
+};
+
+TEST(IntSpan, DoesNotBorrowWhatWouldBeGone) {
+  static_assert(!TakesBraces<heed::IntSpan>);
+  static_assert(std::is_constructible_v<heed::IntSpan, std::vector<int>&>);
+  static_assert(std::is_constructible_v<heed::IntSpan, const std::vector<int>&>);
+  static_assert(std::is_constructible_v<heed::IntSpan, std::span<const int>>);
+  static_assert(!std::is_constructible_v<heed::IntSpan, std::vector<int>>);
+  static_assert(!std::is_constructible_v<heed::IntSpan, std::array<int, 3>>);
+  static_assert(!std::is_constructible_v<heed::IntSpan, Eigen::VectorXi>);
+  static_assert(!std::is_constructible_v<heed::IntSpan, std::initializer_list<long>>);
+  static_assert(!std::is_constructible_v<heed::IntSpan, std::vector<long>&>);
+  // A row of a column-major matrix has gaps.
+  using Row = Eigen::Block<Eigen::MatrixXi, 1, Eigen::Dynamic>;
+  static_assert(!std::is_constructible_v<heed::IntSpan, Row&>);
+
+  static_assert(!std::is_constructible_v<heed::Padding, std::vector<int>>);
+  static_assert(!std::is_constructible_v<heed::Padding, std::vector<int>&, std::vector<int>>);
+  static_assert(!std::is_constructible_v<heed::Packed, std::vector<int>>);
+}
+
+}  // namespace
+}  // namespace heed_test
