@@ -6,17 +6,11 @@
 
 #include <heed/core/error.hpp>
 
+#include "common/message_of.hpp"
+
 namespace {
 
-template <class Exception, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Exception& e) {
-    return e.what();
-  }
-  return "(nothing was thrown)";
-}
+using heed_test::message_of;
 
 TEST(Error, EveryErrorIsOfOneBase) {
   static_assert(std::is_base_of_v<std::runtime_error, heed::Error>);

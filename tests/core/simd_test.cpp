@@ -9,8 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
+
+#include "common/random_inputs.hpp"
 
 namespace {
 
@@ -127,10 +128,9 @@ TYPED_TEST(VecTest, MasksSelectLaneByLane) {
 TYPED_TEST(VecTest, FmaIsExactWhereTheProductIs) {
   using T = TypeParam;
   using V = Vec<T>;
-  const heed::Philox random(1);
-  for (std::uint64_t n = 0; n < 1000; ++n) {
-    const auto small = [&](std::uint64_t i) { return T(static_cast<int>(random(3 * n + i)[0] % 2001) - 1000); };
-    const T a = small(0), b = small(1), c = small(2);
+  heed_test::Random random(1);
+  for (int n = 0; n < 1000; ++n) {
+    const T a = T(random.integer(-1000, 1000)), b = T(random.integer(-1000, 1000)), c = T(random.integer(-1000, 1000));
     EXPECT_EQ(lanes_of<T>(fma(V(a), V(b), V(c)))[0], a * b + c);
   }
 }
@@ -213,12 +213,11 @@ void for_numbers_between(T first, T last, F&& f) {
   if constexpr (sizeof(T) == 4) {
     for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 2503) check(static_cast<Word>(bits));
   } else {
-    const heed::Philox random(11);
-    for (std::uint64_t i = 0; i < 400000; ++i) {
-      const auto w = random(i);
-      check(std::uint64_t{w[0]} << 32 | w[1]);
+    heed_test::Random random(11);
+    for (int i = 0; i < 400000; ++i) {
+      check(random.bits());
       // Random bits are mostly far too large or small, so the same number of ordinary ones.
-      f(static_cast<T>(first + (last - first) * random.uniform(i + (1u << 30))));
+      f(static_cast<T>(first + (last - first) * random.uniform()));
     }
   }
 }
@@ -342,10 +341,10 @@ TYPED_TEST(VecTest, TanhSpecialValues) {
 /// not depend on each other.
 TYPED_TEST(VecTest, LanesAndRegistersAreIndependent) {
   using T = TypeParam;
-  const heed::Philox random(5);
-  for (std::uint64_t n = 0; n < 2000; ++n) {
+  heed_test::Random random(5);
+  for (std::size_t n = 0; n < 2000; ++n) {
     Lanes<T> x;
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<T>(40 * random.uniform(n * 64 + i) - 30);
+    for (T& lane : x) lane = static_cast<T>(40 * random.uniform() - 30);
     x[n % x.size()] = interesting_values<T>()[n % interesting_values<T>().size()];
     const Lanes<T> together = lanes_of<T>(exp2(load<T>(x)));
     Vec<T> four[4] = {load<T>(x), Vec<T>(T(1)), load<T>(x), Vec<T>(kNaN<T>)};

@@ -9,11 +9,11 @@
 #include <Eigen/Core>
 #include <gtest/gtest.h>
 
-#include <heed/core/random.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/tensor.hpp>
 
 #include "common/allocation_counter.hpp"
+#include "common/random_inputs.hpp"
 
 namespace {
 
@@ -22,20 +22,12 @@ using heed::Index;
 using heed::Tensor;
 using heed::TensorView;
 using heed::view_of;
+using heed_test::Random;
 
-/// Draws of a fixed seed for tests that try many cases.
-class Draws {
- public:
-  explicit Draws(std::uint64_t seed) : random_(seed) {}
-  /// In [first, last].
-  Index between(Index first, Index last) {
-    return first + static_cast<Index>(random_(counter_++)[0]) % (last - first + 1);
-  }
-
- private:
-  heed::Philox random_;
-  std::uint64_t counter_ = 0;
-};
+/// In [first, last].
+Index random_index(Random& random, Index first, Index last) {
+  return random.integer(static_cast<int>(first), static_cast<int>(last));
+}
 
 /// Calls f(i, j, k) for every position of a view of rank 3.
 template <class T, class F>
@@ -159,20 +151,21 @@ TEST(TensorView, StridesMayBeAnything) {
 TEST(TensorView, SlicesTransposesAndIndicesPickTheRightElements) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
-    Draws draws(seed);
-    Tensor<int, 3> t(draws.between(1, 6), draws.between(1, 6), draws.between(1, 6));
+    Random random(seed);
+    Tensor<int, 3> t(random_index(random, 1, 6), random_index(random, 1, 6), random_index(random, 1, 6));
     for (int i = 0; i < t.size(); ++i) t.data()[i] = i;
 
     TensorView<int, 3> v = t.view();
     std::array<int, 3> dimension{0, 1, 2};
     Extents<3> first{0, 0, 0};
     for (int step = 0; step < 6; ++step) {
-      const int d = static_cast<int>(draws.between(0, 2)), e = static_cast<int>(draws.between(0, 2));
-      if (draws.between(0, 1) == 0) {
+      const int d = random.integer(0, 2), e = random.integer(0, 2);
+      if (random.chance(0.5)) {
         v = v.transpose(d, e);
         std::swap(dimension[static_cast<std::size_t>(d)], dimension[static_cast<std::size_t>(e)]);
       } else {
-        const Index from = draws.between(0, v.extent(d) - 1), count = draws.between(1, v.extent(d) - from);
+        const Index from = random_index(random, 0, v.extent(d) - 1),
+                    count = random_index(random, 1, v.extent(d) - from);
         v = v.slice(d, from, count);
         first[static_cast<std::size_t>(dimension[static_cast<std::size_t>(d)])] += from;
       }
@@ -362,15 +355,15 @@ bool share_an_element(const TensorView<const float, 3>& a, const TensorView<cons
 }
 
 /// A view made by a few random slices and transposes of one buffer.
-TensorView<const float, 3> random_view(Draws& draws, const Tensor<float, 3>& t) {
+TensorView<const float, 3> random_view(Random& random, const Tensor<float, 3>& t) {
   TensorView<const float, 3> v = t.view();
   for (int step = 0; step < 4; ++step) {
-    const int d = static_cast<int>(draws.between(0, 2)), e = static_cast<int>(draws.between(0, 2));
-    if (draws.between(0, 3) == 0) {
+    const int d = random.integer(0, 2), e = random.integer(0, 2);
+    if (random.chance(0.25)) {
       v = v.transpose(d, e);
     } else {
-      const Index from = draws.between(0, v.extent(d));
-      v = v.slice(d, from, draws.between(0, v.extent(d) - from));
+      const Index from = random_index(random, 0, v.extent(d));
+      v = v.slice(d, from, random_index(random, 0, v.extent(d) - from));
     }
   }
   return v;
@@ -379,9 +372,9 @@ TensorView<const float, 3> random_view(Draws& draws, const Tensor<float, 3>& t) 
 TEST(MayOverlap, NeverMissesAnOverlap) {
   int overlapping = 0, told_apart = 0;
   for (std::uint64_t seed = 0; seed < 20000; ++seed) {
-    Draws draws(seed);
+    Random random(seed);
     const Tensor<float, 3> t(4, 5, 6);
-    const TensorView<const float, 3> a = random_view(draws, t), b = random_view(draws, t);
+    const TensorView<const float, 3> a = random_view(random, t), b = random_view(random, t);
     const bool overlap = share_an_element(a, b), may = heed::detail::may_overlap(a, b);
     ASSERT_TRUE(may || !overlap) << "seed " << seed;
     ASSERT_EQ(may, heed::detail::may_overlap(b, a)) << "not symmetric, seed " << seed;

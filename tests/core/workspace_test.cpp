@@ -6,27 +6,17 @@
 
 #include <gtest/gtest.h>
 
-#include <heed/core/random.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/workspace.hpp>
 
 #include "common/allocation_counter.hpp"
+#include "common/random_inputs.hpp"
 
 namespace {
 
 using heed::Index;
 using heed::Workspace;
-
-/// Draws of a fixed seed for tests that try many cases.
-class Draws {
- public:
-  explicit Draws(std::uint64_t seed) : random_(seed) {}
-  int below(int n) { return static_cast<int>(random_(counter_++)[0] % static_cast<std::uint32_t>(n)); }
-
- private:
-  heed::Philox random_;
-  std::uint64_t counter_ = 0;
-};
+using heed_test::Random;
 
 /// Pieces of memory taken in nested frames. Each is filled with its own byte; that all still hold it when they are
 /// given back shows that none overlapped.
@@ -34,7 +24,7 @@ class Nest {
  public:
   explicit Nest(Workspace& workspace) : workspace_(workspace) {}
 
-  void run(Draws& draws, int depth) {
+  void run(Random& random, int depth) {
     const Workspace::Frame frame(workspace_);
     struct Piece {
       unsigned char* memory;
@@ -42,15 +32,16 @@ class Nest {
       int mark;
     };
     std::vector<Piece> pieces;
-    const int count = draws.below(5);
+    const int count = random.integer(0, 4);
     for (int i = 0; i < count; ++i) {
-      const auto size = static_cast<std::size_t>(draws.below(3) == 0 ? draws.below(40000) : draws.below(300));
+      const auto size =
+          static_cast<std::size_t>(random.chance(1.0 / 3) ? random.integer(0, 39999) : random.integer(0, 299));
       auto* memory = workspace_.take<unsigned char>(static_cast<Index>(size));
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % Workspace::kAlignment, 0u);
-      const int mark = draws.below(256);
+      const int mark = random.integer(0, 255);
       std::memset(memory, mark, size);
       pieces.push_back({memory, size, mark});
-      if (depth > 0 && draws.below(2) == 0) run(draws, depth - 1);
+      if (depth > 0 && random.chance(0.5)) run(random, depth - 1);
     }
     for (const Piece& p : pieces) {
       for (std::size_t i = 0; i < p.size; ++i) ASSERT_EQ(p.memory[i], p.mark) << "byte " << i << " of " << p.size;
@@ -66,8 +57,8 @@ TEST(Workspace, PiecesNeverOverlapAndAreAligned) {
     SCOPED_TRACE(seed);
     Workspace workspace;
     for (int call = 0; call < 3; ++call) {
-      Draws draws(seed);
-      Nest(workspace).run(draws, 4);
+      Random random(seed);
+      Nest(workspace).run(random, 4);
       if (HasFatalFailure()) return;
     }
   }

@@ -12,33 +12,26 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <heed/core/random.hpp>
 #include <heed/io/safetensors.hpp>
 
+#include "common/random_inputs.hpp"
 #include "common/safetensors_bytes.hpp"
 
 namespace {
 
 using heed::SafeTensors;
 using heed_test::as_bytes;
+using heed_test::Random;
 using heed_test::safetensors_bytes;
 using nlohmann::json;
 
 constexpr std::uint64_t kSeed = 20240229;
 
-class Draws {
- public:
-  explicit Draws(std::uint64_t stream) : random_(kSeed, stream) {}
-  std::size_t below(std::size_t n) { return static_cast<std::size_t>(random_(counter_++)[0]) % n; }
-  template <class Container>
-  const auto& one_of(const Container& values) {
-    return *(std::begin(values) + static_cast<std::ptrdiff_t>(below(std::size(values))));
-  }
-
- private:
-  heed::Philox random_;
-  std::uint64_t counter_ = 0;
-};
+std::size_t below(Random& random, std::size_t n) { return static_cast<std::size_t>(random.bits() % n); }
+template <class T>
+const T& one_of(Random& random, const std::vector<T>& values) {
+  return values[below(random, values.size())];
+}
 
 const std::vector<std::pair<std::string, std::uint64_t>> kTypes{
     {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4}, {"I16", 2},
@@ -156,7 +149,7 @@ std::string disagreement(const std::string& bytes, bool& accepted) {
   }
 }
 
-std::string random_name(Draws& draws) {
+std::string random_name(Random& random) {
   static const std::vector<std::string> pieces{"a",
                                                "layers.",
                                                "0",
@@ -172,7 +165,7 @@ std::string random_name(Draws& draws) {
                                                "\xF0\x9F\x98\x80",
                                                " "};
   std::string name;
-  for (std::size_t n = draws.below(5); n > 0; --n) name += draws.one_of(pieces);
+  for (std::size_t n = below(random, 5); n > 0; --n) name += one_of(random, pieces);
   return name;
 }
 
@@ -180,33 +173,34 @@ struct File {
   std::string header, data;
 };
 
-File random_file(Draws& draws) {
+File random_file(Random& random) {
   json header = json::object();
-  if (draws.below(3) == 0) {
+  if (random.chance(1.0 / 3)) {
     header["__metadata__"] = json::object();
-    for (std::size_t n = draws.below(3); n > 0; --n) header["__metadata__"][random_name(draws)] = random_name(draws);
+    for (std::size_t n = below(random, 3); n > 0; --n)
+      header["__metadata__"][random_name(random)] = random_name(random);
   }
   std::uint64_t end = 0;
-  for (std::size_t n = draws.below(4); n > 0; --n) {
-    const std::string name = random_name(draws);
+  for (std::size_t n = below(random, 4); n > 0; --n) {
+    const std::string name = random_name(random);
     if (header.contains(name)) continue;
-    const auto& [dtype, size] = draws.one_of(kTypes);
+    const auto& [dtype, size] = one_of(random, kTypes);
     json shape = json::array();
     std::uint64_t bytes = size;
-    for (std::size_t d = draws.below(4); d > 0; --d) {
-      shape.push_back(draws.below(5));
+    for (std::size_t d = below(random, 4); d > 0; --d) {
+      shape.push_back(below(random, 5));
       bytes *= shape.back().get<std::uint64_t>();
     }
     header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {end, end + bytes}}};
     end += bytes;
   }
-  const bool ascii = draws.below(2) == 0;
-  return {header.dump(draws.below(4) == 0 ? 1 : -1, ' ', ascii) + std::string(draws.below(3), ' '),
+  const bool ascii = random.chance(0.5);
+  return {header.dump(random.chance(0.25) ? 1 : -1, ' ', ascii) + std::string(below(random, 3), ' '),
           std::string(static_cast<std::size_t>(end), 'd')};
 }
 
 /// A header with one thing changed that may matter.
-void damage(Draws& draws, std::string& text) {
+void damage(Random& random, std::string& text) {
   static const std::vector<std::string> pieces{"{",
                                                "}",
                                                "[",
@@ -245,23 +239,23 @@ void damage(Draws& draws, std::string& text) {
                                                "\xEF\xBB\xBF",
                                                "\xED\xA0\x80",
                                                "/**/"};
-  const std::size_t at = draws.below(text.size() + 1);
+  const std::size_t at = below(random, text.size() + 1);
   const std::size_t rest = text.size() - at;
-  switch (draws.below(5)) {
+  switch (below(random, 5)) {
     case 0:
-      text.insert(at, draws.one_of(pieces));
+      text.insert(at, one_of(random, pieces));
       break;
     case 1:
-      text.erase(at, draws.below(4));
+      text.erase(at, below(random, 4));
       break;
     case 2:
-      text.replace(at, std::min(rest, draws.below(4)), draws.one_of(pieces));
+      text.replace(at, std::min(rest, below(random, 4)), one_of(random, pieces));
       break;
     case 3:
-      text.insert(at, text.substr(draws.below(text.size() + 1), draws.below(40)));
+      text.insert(at, text.substr(below(random, text.size() + 1), below(random, 40)));
       break;
     default:
-      if (rest > 0) text[at] = static_cast<char>(draws.below(256));
+      if (rest > 0) text[at] = static_cast<char>(below(random, 256));
   }
 }
 
@@ -270,7 +264,7 @@ class SafeTensorsOracle : public testing::Test {
   void SetUp() override { std::cout << "seed " << kSeed << '\n'; }
   int accepted_ = 0, refused_ = 0;
 
-  void check(const std::string& bytes, std::uint64_t file) {
+  void check(const std::string& bytes, int file) {
     bool accepted = false;
     const std::string wrong = disagreement(bytes, accepted);
     ASSERT_EQ(wrong, "") << "file " << file << ", header: " << bytes.substr(std::min<std::size_t>(8, bytes.size()));
@@ -279,9 +273,9 @@ class SafeTensorsOracle : public testing::Test {
 };
 
 TEST_F(SafeTensorsOracle, AgreesOnWholeFiles) {
-  for (std::uint64_t n = 0; n < 3000; ++n) {
-    Draws draws(n);
-    const File file = random_file(draws);
+  for (int n = 0; n < heed_test::effort(3000); ++n) {
+    Random random(kSeed, n);
+    const File file = random_file(random);
     check(safetensors_bytes(file.header, file.data), n);
     if (HasFatalFailure()) return;
   }
@@ -289,31 +283,31 @@ TEST_F(SafeTensorsOracle, AgreesOnWholeFiles) {
 }
 
 TEST_F(SafeTensorsOracle, AgreesOnDamagedHeaders) {
-  for (std::uint64_t n = 0; n < 30000; ++n) {
-    Draws draws(n + (1u << 20));
-    File file = random_file(draws);
-    for (std::size_t times = 1 + draws.below(2); times > 0; --times) damage(draws, file.header);
+  for (int n = 0; n < heed_test::effort(30000); ++n) {
+    Random random(kSeed, n);
+    File file = random_file(random);
+    for (std::size_t times = 1 + below(random, 2); times > 0; --times) damage(random, file.header);
     check(safetensors_bytes(file.header, file.data), n);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(accepted_, 1000);
-  EXPECT_GT(refused_, 10000);
+  EXPECT_GT(accepted_, heed_test::effort(1000));
+  EXPECT_GT(refused_, heed_test::effort(10000));
 }
 
 TEST_F(SafeTensorsOracle, AgreesOnDamagedFiles) {
-  for (std::uint64_t n = 0; n < 10000; ++n) {
-    Draws draws(n + (1u << 21));
-    const File file = random_file(draws);
+  for (int n = 0; n < heed_test::effort(10000); ++n) {
+    Random random(kSeed, n);
+    const File file = random_file(random);
     std::string bytes = safetensors_bytes(file.header, file.data);
-    if (draws.below(2) == 0)
-      bytes.resize(draws.below(bytes.size() + 4), 'x');
+    if (random.chance(0.5))
+      bytes.resize(below(random, bytes.size() + 4), 'x');
     else
-      bytes[draws.below(16) % bytes.size()] = static_cast<char>(draws.below(256));
+      bytes[below(random, 16) % bytes.size()] = static_cast<char>(below(random, 256));
     check(bytes, n);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(accepted_, 10);
-  EXPECT_GT(refused_, 1000);
+  EXPECT_GT(accepted_, heed_test::effort(10));
+  EXPECT_GT(refused_, heed_test::effort(1000));
 }
 
 }  // namespace
