@@ -45,13 +45,16 @@ HEED_ALWAYS_INLINE void multiply_tile(const TileTask<T>& task, std::integer_sequ
   constexpr auto vector = [](int n) { return n % vectors; };
   constexpr auto row = [](int n) { return n / vectors % Rows; };
   constexpr auto panel = [](int n) { return n / vectors / Rows; };
+  constexpr auto begins_line = [](int n) { return n % vectors * static_cast<int>(sizeof(V)) % 64 == 0; };
   V sum[] = {(static_cast<void>(N), V(T(0)))...};
 
   const Output<T>& to = *task.to;
   const bool from_registers = Panels == 1 && task.from_registers && task.column + width <= to.c.extent(1);
   T* const c = to.at(task.row, task.column);
   const Index c_stride = to.c.stride(0);
-  if (from_registers) (__builtin_prefetch(c + row(N) * c_stride + vector(N) * V::size, 1), ...);
+  if (from_registers) {
+    ((begins_line(N) ? __builtin_prefetch(c + row(N) * c_stride + vector(N) * V::size, 1) : void()), ...);
+  }
 
   const T* a = task.a;
   const T* b = task.b;

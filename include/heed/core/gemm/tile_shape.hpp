@@ -23,7 +23,7 @@ inline constexpr TileShape kTile{32, 8, 2};
 #elif defined(EIGEN_VECTORIZE_AVX)
 inline constexpr TileShape kTile{16, 6, 2};
 #elif defined(EIGEN_VECTORIZE_NEON) && defined(__aarch64__)
-inline constexpr TileShape kTile{32, 6, 4};
+inline constexpr TileShape kTile{32, 5, 4};
 #else
 inline constexpr TileShape kTile{16, 2, 4};
 #endif
@@ -63,8 +63,8 @@ struct DepthBlocks {
   constexpr Index longest() const { return (depth + count - 1) / count; }
 };
 
-/// Rows of A that are packed at once: with a block of the depth they take 288 KiB of the second-level cache.
-inline constexpr Index kMostRows = 96;
+/// Rows of A that are packed at once: with a block of the depth they take 432 KiB of the second-level cache.
+inline constexpr Index kMostRows = 144;
 
 }  // namespace detail
 
