@@ -10,8 +10,8 @@
 ///   truth std::uint64_t word(int b, int h, int q, int k, int n) const
 ///                                                      for speed: bit i tells visible(b, h, q, k + i), n <= 64 keys
 ///   auto bind(const AttentionShape&) const             checks the mask against a call, returns the mask to use for it
-/// Only `range` is required. `a & b` intersects, `a | b` unites, `!a` complements; heed::mask(f) makes one of a
-/// function.
+/// Only `range` is required. `a & b` intersects, `a | b` unites, `!a` complements (g++ -Wall wants `(!a) & b`);
+/// heed::mask(f) makes one of a function.
 
 #include <algorithm>
 #include <concepts>

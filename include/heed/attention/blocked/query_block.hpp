@@ -78,7 +78,7 @@ class QueryBlock {
   static constexpr int lanes = QueryVectors * width;
   using Tile = RegisterTile<QueryVectors>;
   using Keys = KeyList<A, lanes>;
-  static_assert(Tile::keys <= kKeyPadding);
+  static_assert(Tile::keys <= kKeyPadding && kMaxTileKeys % Tile::keys == 0);
 
   /// Elements of A that one block needs beside the scratch that blocks share.
   static Index memory(Index Dk, Index Dv) { return (Dk + Dv + 2) * lanes; }
@@ -289,9 +289,8 @@ class QueryBlock {
 
   /// The lanes of vector v that see listed key r. Beyond the list, nobody does.
   static HEED_ALWAYS_INLINE V sees(const Keys& keys, int r, int v) {
-    const int word = std::min(r / Keys::word_bits, Keys::words - 1);
-    const Word bit = r < kMaxTileKeys ? Word{1} << (r % Keys::word_bits) : Word{0};
-    return V::lanes_with(V::load_words(keys.lane_words[word] + v * width), bit);
+    const Word bit = Word{1} << (r % Keys::word_bits);
+    return V::lanes_with(V::load_words(keys.lane_words[r / Keys::word_bits] + v * width), bit);
   }
 
   /// Modifies the scores, hides what the mask hides, and finds the running maximum. A modifier may hide pairs too, by
