@@ -57,13 +57,21 @@ INSTANTIATE_TEST_SUITE_P(Path, Contract, ::testing::Values(heed::Path::Reference
 
 TEST_P(Contract, AHiddenValueDoesNotEvenChangeTheSignOfZero) {
   // The visible values add up to a zero by way of a product that underflows from below; key 2 is seen by query 1 alone.
-  const auto mask = pairs([](int q, int k) { return k != 2 || q == 1; });
+  heed::Tensor<float, 4> q(1, 1, 2, 1), k(1, 1, 3, 1), v(1, 1, 3, 35);
+  q(0, 0, 0, 0) = 1, k(0, 0, 1, 0) = -69;
+  options.scale = 1;
+  const auto mask = pairs([](int i, int j) { return j != 2 || i == 1; });
   for (const float visible : {0.0f, -0.0f}) {
-    std::vector<float> zeros;
+    for (Index d = 0; d < 35; ++d) v(0, 0, 0, d) = visible, v(0, 0, 1, d) = -1e-30f;
+    heed::Tensor<float, 4> first;
     for (const float hidden : {5.0f, -5.0f, kNaN, kInfinity}) {
-      zeros.push_back(attend({1, 0}, {0, -69, 0}, {visible, -1e-30f, hidden}, mask)[0]);
-      EXPECT_EQ(zeros.back(), 0);
-      EXPECT_TRUE(equal_bits(zeros.back(), zeros.front())) << hidden;
+      for (Index d = 0; d < 35; ++d) v(0, 0, 2, d) = hidden;
+      const auto out = heed::attention(q, k, v, mask, heed::NoModifier{}, options, context);
+      if (first.empty()) first = out;
+      for (Index d = 0; d < 35; ++d) {
+        EXPECT_EQ(out(0, 0, 0, d), 0);
+        EXPECT_TRUE(equal_bits(out(0, 0, 0, d), first(0, 0, 0, d))) << hidden << " in column " << d;
+      }
     }
   }
 }
@@ -263,6 +271,27 @@ TEST_P(Contract, PrefillChunksAndStepsAgreeUpToRounding) {
         const auto d = deviation<float, float, 4>(out.view(), whole.view().slice(2, first, count));
         EXPECT_LE(d.error, 1e-6) << step << " from " << first;
       }
+    }
+  }
+}
+
+// Where sums are cut depends on shapes alone.
+
+TEST_P(Contract, WhatThePairsAreMadeOfDoesNotMatter) {
+  Random random(15);
+  for (const Index width : {8, 64, 200}) {
+    const auto q = normal_tensor<float, 4>({1, 1, 333, width}, random);
+    const auto k = normal_tensor<float, 4>({1, 1, 333, width}, random);
+    const int begin[] = {70}, end[] = {290}, offsets[] = {0, 5, 100, 230, 333};
+    for (const auto& mask :
+         {AnyMask<true>(heed::Window(90, 20)), AnyMask<true>(heed::Padding(begin, end)),
+          AnyMask<true>(heed::Packed(offsets)), AnyMask<true>(heed::Packed(offsets) & heed::Causal{})}) {
+      const auto shape = heed::AttentionShape{.B = 1, .H = 1, .G = 1, .Lq = 333, .Lk = 333, .Dk = 1, .Dv = 1};
+      const auto bound = heed::bind(mask, shape);
+      const auto told = pairs([&](int b, int h, int i, int j) { return heed::is_visible(bound, b, h, i, j); });
+      const auto by_ranges = heed::attention(q, k, k, mask, heed::NoModifier{}, options, context);
+      const auto by_pairs = heed::attention(q, k, k, told, heed::NoModifier{}, options, context);
+      EXPECT_TRUE(same_bits(by_ranges, by_pairs)) << width;
     }
   }
 }

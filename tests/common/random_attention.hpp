@@ -220,7 +220,7 @@ class RandomAttention {
   }
 
   /// A bound on the relative error of weights, from the standard analysis of rounding. The budget against the naive
-  /// path is for tensors large enough that its error is not small by chance: see cases_test.cpp.
+  /// path is for tensors large enough that its error is not small by chance: see attention_cases.hpp.
   double weight_error() const { return 2 * std::expm1(2 * score_error()) + (2 * shape_.Lk + 16) * epsilon<A>(); }
 
   double largest_value() const {
