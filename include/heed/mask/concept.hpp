@@ -6,8 +6,8 @@
 ///
 /// A mask derives from MaskBase and gives
 ///   KeyRange range(int b, int h, int q) const          the visible keys lie in [first, last); required
-///   bool visible(int b, int h, int q, int k) const     inside the range, which keys; only where the range is not the
-///   truth std::uint64_t word(int b, int h, int q, int k, int n) const
+///   bool visible(int b, int h, int q, int k) const     which of them; without it, all
+///   std::uint64_t word(int b, int h, int q, int k, int n) const
 ///                                                      for speed: bit i tells visible(b, h, q, k + i), n <= 64 keys
 ///   auto bind(const AttentionShape&) const             checks the mask against a call, returns the mask to use for it
 /// Only `range` is required. `a & b` intersects, `a | b` unites, `!a` complements (g++ -Wall wants `(!a) & b`);
