@@ -52,7 +52,10 @@ void append(std::string& text, T part) {
 template <std::size_t Rank>
 void append(std::string& text, const std::array<Index, Rank>& extents) {
   text += '(';
-  for (std::size_t d = 0; d < Rank; ++d) text += (d ? ", " : "") + std::to_string(extents[d]);
+  for (std::size_t d = 0; d < Rank; ++d) {
+    if (d > 0) text += ", ";
+    text += std::to_string(extents[d]);
+  }
   text += ')';
 }
 

@@ -64,7 +64,7 @@ class WeightsRecorder : public Observer {
     const auto entry = recorded_.find(layer);
     if (entry == recorded_.end()) {
       std::string seen;
-      for (const auto& [name, value] : recorded_) seen += (seen.empty() ? "" : ", ") + name;
+      for (const auto& [name, value] : recorded_) seen += detail::concat(seen.empty() ? "" : ", ", name);
       detail::raise<ValueError>("heed::WeightsRecorder: no weights of layer ", detail::in_quotes(layer), "; recorded: ",
                                 seen.empty() ? std::string("none, was the recorder the context's observer?") : seen);
     }

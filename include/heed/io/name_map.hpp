@@ -125,7 +125,7 @@ std::string reason_against(const Parameter<T>& parameter, const Sources& sources
   std::string found;
   for (const std::string& name : sources.names) {
     std::vector<Index> shape = file.shape(name);
-    found += (found.empty() ? "" : ", ") + in_quotes(name) + " " + shape_text(shape);
+    found += concat(found.empty() ? "" : ", ", in_quotes(name), " ", shape_text(shape));
     if (!is_float(file.dtype(name))) return in_quotes(name) + " holds " + std::string(to_string(file.dtype(name)));
     if (transposed) std::reverse(shape.begin(), shape.end());
     // Hostile extents: their sum must not overflow.

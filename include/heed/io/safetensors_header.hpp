@@ -97,11 +97,16 @@ using Metadata = std::map<std::string, std::string, std::less<>>;
 
 namespace detail {
 
-inline std::string shape_text(const std::vector<Index>& shape) {
-  std::string text = "(";
-  for (std::size_t d = 0; d < shape.size(); ++d) text += (d ? ", " : "") + std::to_string(shape[d]);
-  return text += ')';
+/// The numbers with `separator` between them.
+inline std::string join_numbers(const std::vector<Index>& numbers, std::string_view separator) {
+  std::string text;
+  for (const Index number : numbers) {
+    if (!text.empty()) text += separator;
+    text += std::to_string(number);
+  }
+  return text;
 }
+inline std::string shape_text(const std::vector<Index>& shape) { return concat('(', join_numbers(shape, ", "), ')'); }
 
 struct SafeTensorsHeader {
   std::map<std::string, TensorInfo, std::less<>> tensors;
@@ -449,7 +454,11 @@ inline std::string json_string(std::string_view text) {
 inline std::string write_header(const std::vector<std::pair<std::string_view, TensorInfo>>& tensors,
                                 const Metadata& metadata) {
   std::string json = "{";
-  const auto member = [&](std::string_view name) { json += (json.back() == '{' ? "" : ",") + json_string(name) + ":"; };
+  const auto member = [&](std::string_view name) {
+    if (json.back() != '{') json += ',';
+    json += json_string(name);
+    json += ':';
+  };
   if (!metadata.empty()) {
     member("__metadata__");
     json += '{';
@@ -463,9 +472,8 @@ inline std::string write_header(const std::vector<std::pair<std::string_view, Te
     member(name);
     json += "{\"dtype\":\"";
     json += to_string(info.dtype);
-    json += "\",\"shape\":[";
-    for (std::size_t d = 0; d < info.shape.size(); ++d) json += (d ? "," : "") + std::to_string(info.shape[d]);
-    json += "],\"data_offsets\":[" + std::to_string(info.begin) + "," + std::to_string(info.end) + "]}";
+    json += concat("\",\"shape\":[", join_numbers(info.shape, ","), "],\"data_offsets\":[", info.begin, ",", info.end,
+                   "]}");
   }
   json += '}';
   json.append((8 - json.size() % 8) % 8, ' ');

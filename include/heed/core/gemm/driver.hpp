@@ -63,7 +63,8 @@ class Multiplication {
       if (rows >= 48 * threads) {
         row_blocks_ = std::max(row_blocks_, 4 * threads);
       } else {
-        panel_ranges_ = std::clamp<Index>(8 * threads / row_blocks_, 1, panels);
+        const Index groups = std::max<Index>(1, panels / panels_at_once(static_cast<int>(rows)));
+        panel_ranges_ = std::clamp<Index>(8 * threads / row_blocks_, 1, groups);
       }
     }
     slot_size_ = (rows + row_blocks_ - 1) / row_blocks_ * blocks_.longest();
