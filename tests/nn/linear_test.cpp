@@ -105,6 +105,31 @@ TYPED_TEST(LinearOf, MutableAccessDropsThePack) {
   EXPECT_NEAR(static_cast<double>(layer(x)(0, 0, 0) - after(0, 0, 0)), 2, 1e-5);
 }
 
+TYPED_TEST(LinearOf, AssigningAWeightDropsThePack) {
+  using T = TypeParam;
+  // Both layers have lived through the same calls, so that counting their accesses could not tell them apart.
+  Linear<T> layer = random_linear<T>({.in = 6, .out = 5});
+  Linear<T> other = random_linear<T>({.in = 6, .out = 5});
+  other.weight().mutable_matrix()(3, 2) += T(1);
+  layer.weight().mutable_matrix()(0, 0) += T(1);
+  other.bias() = layer.bias();
+  const auto x = random_tensor<T, 3>({1, 2, 6});
+  const Tensor<T, 3> expected = other(x);
+  layer.pack();
+
+  layer.weight() = other.weight();
+  EXPECT_FALSE(layer.is_packed());
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  layer.pack();
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+
+  // A copy of the very values that were packed leaves the pack as good as it was.
+  layer.weight() = heed::Parameter<T>(other.weight());
+  EXPECT_TRUE(layer.is_packed());
+  layer.weight() = heed::Parameter<T>(5, 6);
+  EXPECT_FALSE(layer.is_packed());
+}
+
 TYPED_TEST(LinearOf, RawWeightMayGoAfterPacking) {
   using T = TypeParam;
   Linear<T> layer = random_linear<T>({.in = 6, .out = 5});

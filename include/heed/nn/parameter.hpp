@@ -4,6 +4,8 @@
 /// @file
 /// A trainable value with its gradient, and the names under which layers present them.
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,6 +16,17 @@
 #include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A number that no other call of this process returns. Two values with the same one are copies of each other, so that
+/// a parameter assigned from another can't pass for the one that a layer has packed.
+inline std::uint64_t next_version() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace detail
 
 /// A vector (n) or a matrix (rows, columns) of trainable numbers and, once a backward has run, their gradient.
 ///
@@ -44,12 +57,12 @@ class Parameter {
   /// For writing. Packed copies that layers made of this value are dropped.
   TensorView<T, 1> mutable_value() {
     require_value();
-    ++version_;
+    version_ = detail::next_version();
     return value_.view();
   }
   TensorView<T, 2> mutable_matrix() { return {mutable_value().data(), extents_}; }
 
-  /// Changes with every mutable access: how a layer knows whether its packed copy is still good.
+  /// Changes with every mutable access and assignment: how a layer knows whether its packed copy is still good.
   std::uint64_t version() const { return version_; }
 
   /// Frees the numbers; a layer that has packed them goes on working. Reading them afterwards is a ValueError.
@@ -74,7 +87,7 @@ class Parameter {
   int rank_ = 0;
   Extents<2> extents_{0, 0};
   Tensor<T, 1> value_, grad_;
-  std::uint64_t version_ = 0;
+  std::uint64_t version_ = detail::next_version();
 };
 
 namespace detail {
