@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// The named workloads that heed's speed is told by.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <heed/core/context.hpp>
+#include <heed/core/random.hpp>
+#include <heed/core/tensor.hpp>
+
+namespace heed_bench {
+
+/// A call that can be repeated on inputs that were made once.
+class Workload {
+ public:
+  virtual ~Workload() = default;
+  virtual void run(heed::Context& context) = 0;
+  /// Writes inputs, parameters and the last output as safetensors, with metadata that tell a peer what to compute.
+  /// Throws ValueError for a workload that has no peers.
+  virtual void save(const std::string& path) const = 0;
+};
+
+struct NamedWorkload {
+  std::string name;
+  std::string shape;  ///< in the letters B H G L D E, and the mask
+  double flops;       ///< of one call: 2 for a multiply-add, in attention 4·D for each visible pair
+  double bytes = 0;   ///< of keys and values or of weights that one call reads, where that is what costs; else 0
+  bool is_double = false;
+  std::function<std::unique_ptr<Workload>()> make;
+};
+
+std::vector<NamedWorkload> attention_workloads();
+std::vector<NamedWorkload> layer_workloads();
+/// A pretrained model end to end; make() throws FormatError where its files are missing.
+std::vector<NamedWorkload> minilm_workloads();
+
+/// Normal random numbers, scaled; different streams are independent.
+template <class T>
+void fill_normal(T* data, heed::Index size, std::uint64_t stream, double scale = 1, double mean = 0) {
+  const heed::Philox random(42, stream);
+  for (heed::Index i = 0; i < size; ++i) {
+    data[i] = static_cast<T>(static_cast<float>(mean + scale * random.normal(static_cast<std::uint64_t>(i))));
+  }
+}
+template <class T, int Rank>
+heed::Tensor<T, Rank> normal_tensor(const heed::Extents<Rank>& extents, std::uint64_t stream) {
+  heed::Tensor<T, Rank> x(extents);
+  fill_normal(x.data(), x.size(), stream);
+  return x;
+}
+
+}  // namespace heed_bench
