@@ -17,6 +17,7 @@
 #include <heed/mask/print.hpp>
 #include <heed/mask/sparse.hpp>
 #include <heed/nn/activation.hpp>
+#include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/feed_forward.hpp>
 #include <heed/nn/init.hpp>
@@ -27,4 +28,6 @@
 #include <heed/nn/positional.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
+#include <heed/train/gradcheck.hpp>
+#include <heed/train/parameter_list.hpp>
 #include <heed/version.hpp>

@@ -3,10 +3,11 @@
 
 /// @file
 /// Activations as layers (ReLU, GELU, GELUTanh, SiLU) and as functions (relu, gelu, gelu_tanh, silu) of any TensorLike.
-/// The formulas and their errors stand in core/vec_math.hpp.
+/// The formulas and their errors stand in core/vec_math.hpp, the derivatives in nn/activation_backward.hpp.
 
 #include <algorithm>
 #include <string_view>
+#include <type_traits>
 
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
@@ -14,6 +15,8 @@
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/vec_math.hpp>
+#include <heed/nn/activation_backward.hpp>
+#include <heed/nn/backward.hpp>
 #include <heed/nn/layer.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -56,6 +59,39 @@ class ActivationLayer : public detail::UnaryLayer<ActivationLayer<Function>> {
     run(x, y, context);
   }
 
+  /// What backward() needs of a forward: its x, borrowed.
+  template <class T>
+  struct Cache {
+    TensorView<const T, 3> x{};
+  };
+  /// forward() that a backward() can follow; x must live, unchanged, until then, so y can't be x.
+  template <class T>
+  void forward(std::type_identity_t<TensorView<const T, 3>> x, std::type_identity_t<TensorView<T, 3>> y,
+               Cache<T>& cache, Context& context) const {
+    detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2));
+    run(x, y, context);
+    cache.x = x;
+  }
+  /// dx = dy·f'(x); dx may be dy, and without data it is not computed. Throws ShapeError when dy or dx don't fit the
+  /// forward, ValueError when dx overlaps x, or dy without being it.
+  template <class T>
+  void backward(std::type_identity_t<TensorView<const T, 3>> dy, std::type_identity_t<TensorView<T, 3>> dx,
+                const Cache<T>& cache, Context& context) const {
+    const TensorView<const T, 3>& x = cache.x;
+    detail::check_backward(kName, x, x.extents(), dy, dx, detail::InPlace::Allowed);
+    if (!dx.data()) return;
+    if (x.is_contiguous() && dy.is_contiguous() && dx.is_contiguous()) {
+      detail::for_runs(context, x.size(), [&](Index begin, Index end) {
+        detail::activate_backward(Function, x.data() + begin, dy.data() + begin, dx.data() + begin, end - begin);
+      });
+    } else {
+      const auto blocks = detail::RowBlocks::of(x.extent(0) * x.extent(1), x.extent(2));
+      detail::backward_rows(blocks, x, dy, dx, context, [&](Index, Index, const T* from, const T* g, T* to) {
+        detail::activate_backward(Function, from, g, to, x.extent(2));
+      });
+    }
+  }
+
  private:
   static constexpr std::string_view kName = Function == Activation::ReLU       ? "heed::ReLU"
                                             : Function == Activation::GELU     ? "heed::GELU"
@@ -66,10 +102,7 @@ class ActivationLayer : public detail::UnaryLayer<ActivationLayer<Function>> {
   void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context) const {
     detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2), detail::InPlace::Allowed);
     if (x.is_contiguous() && y.is_contiguous()) {
-      constexpr Index run_length = 1024;
-      const Index size = x.size();
-      detail::for_rows(context, (size + run_length - 1) / run_length, run_length, [&](Index first, Index last, int) {
-        const Index begin = first * run_length, end = std::min(size, last * run_length);
+      detail::for_runs(context, x.size(), [&](Index begin, Index end) {
         detail::activate_copy(Function, x.data() + begin, y.data() + begin, end - begin);
       });
     } else {

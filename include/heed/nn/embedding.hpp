@@ -17,6 +17,7 @@
 #include <heed/core/random.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/nn/backward.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/parameter.hpp>
@@ -31,7 +32,7 @@ struct EmbeddingOptions {
   Index vocabulary;              ///< V, the number of ids
   Index width;                   ///< E
   double scale = 1;              ///< y = scale · weight[id]; Vaswani et al. (2017) take √E
-  std::optional<int> padding{};  ///< the id whose row initialize() leaves zero
+  std::optional<int> padding{};  ///< the id whose row initialize() leaves zero and gets no gradient
 };
 
 /// y[b, l] = scale · weight[ids[b, l]]; ids (B, L), weight (V, E), y (B, L, E). Starts with zeros: load weights or
@@ -43,6 +44,10 @@ template <class T>
 class Embedding {
  public:
   using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  /// What backward() needs of a forward: its ids, borrowed.
+  struct Cache {
+    TensorView<const int, 2> ids{};
+  };
 
   /// Throws ShapeError for a vocabulary or width below 1, ValueError for a padding id outside the vocabulary.
   explicit Embedding(const EmbeddingOptions& options) : options_(options) {
@@ -142,6 +147,24 @@ class Embedding {
       }
     });
     context.observe(y);
+  }
+  /// forward() that a backward() can follow; ids must live, unchanged, until then.
+  void forward(TensorView<const int, 2> ids, TensorView<T, 3> y, Cache& cache, Context& context) const {
+    forward(ids, y, context);
+    cache.ids = ids;
+  }
+  /// weight.grad[ids[b, l]] += scale · dy[b, l], but for the padding id; ids have no gradient. Throws ShapeError when
+  /// dy does not fit the forward.
+  void backward(TensorView<const T, 3> dy, const Cache& cache, Context& context) {
+    const Extents<3> expected{cache.ids.extent(0), cache.ids.extent(1), options_.width};
+    HEED_CHECK(dy.extents() == expected, ShapeError, "heed::Embedding: dy ", dy.extents(), " does not fit the y ",
+               expected, " of the forward with this cache");
+    const int padding = options_.padding.value_or(-1);
+    detail::scatter_add<T>(dy, static_cast<accumulate_t<T>>(options_.scale), weight_.grad_matrix(), context,
+                           [&](Index b, Index l) {
+                             const int id = cache.ids(b, l);
+                             return id == padding ? Index{-1} : Index{id};
+                           });
   }
 
  private:

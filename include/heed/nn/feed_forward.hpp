@@ -14,6 +14,9 @@
 #include <heed/core/tensor.hpp>
 #include <heed/core/vec_math.hpp>
 #include <heed/core/workspace.hpp>
+#include <heed/nn/activation.hpp>
+#include <heed/nn/activation_backward.hpp>
+#include <heed/nn/backward.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
 
@@ -42,6 +45,12 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
         linear2_({.in = options_.hidden, .out = options_.model, .bias = options_.bias}) {
     if (options_.gated) gate_.emplace(linear1_.options());
   }
+
+  /// What backward() needs of a forward: its x, borrowed, and what linear1 and gate gave, before and after activation.
+  struct Cache {
+    TensorView<const T, 3> x{};
+    detail::Buffer<T> hidden, gate, activated;
+  };
 
   /// With `hidden` as it is used.
   const FeedForwardOptions& options() const { return options_; }
@@ -90,7 +99,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
                         Context& context) const {
     detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
     Workspace::Frame frame(context.workspace());
-    const Extents<3> extents{x.extent(0), x.extent(1), options_.hidden};
+    const Extents<3> extents = hidden_extents(x);
     const TensorView<T, 3> hidden = context.workspace().template tensor<T, 3>(extents);
     {
       const Context::Scope scope(context, "linear1");
@@ -109,8 +118,84 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
     linear2_.forward(hidden, {.residual = residual}, y, context);
   }
 
+  /// forward() that a backward() can follow; x must live, unchanged, until then.
+  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
+    forward_residual(x, {}, y, cache, context);
+    context.observe(y);
+  }
+  void forward_residual(TensorView<const T, 3> x, TensorView<const T, 3> residual, TensorView<T, 3> y, Cache& cache,
+                        Context& context) const {
+    detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
+    cache.x = x;
+    const Extents<3> extents = hidden_extents(x);
+    const auto hidden = cache.hidden.template view<3>(extents), activated = cache.activated.template view<3>(extents);
+    {
+      const Context::Scope scope(context, "linear1");
+      linear1_.forward(x, hidden, context);
+    }
+    if (gate_) {
+      const auto gate = cache.gate.template view<3>(extents);
+      const Context::Scope scope(context, "gate");
+      gate_->forward(x, gate, context);
+      detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
+        detail::activate_copy(options_.activation, gate.data() + begin, activated.data() + begin, end - begin);
+        for (Index i = begin; i < end; ++i) activated.data()[i] *= hidden.data()[i];
+      });
+    } else {
+      detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
+        detail::activate_copy(options_.activation, hidden.data() + begin, activated.data() + begin, end - begin);
+      });
+    }
+    const Context::Scope scope(context, "linear2");
+    linear2_.forward(activated, {.residual = residual}, y, context);
+  }
+
+  /// Adds to the gradients of the projections and writes dx; a dx without data is not computed. Throws ShapeError when
+  /// dy or dx don't fit the forward, ValueError when dx overlaps dy or x.
+  void backward(TensorView<const T, 3> dy, TensorView<T, 3> dx, Cache& cache, Context& context) {
+    backward_residual(dy, {}, dx, cache, context);
+  }
+  /// The same with the residual added to dx; the residual may be dx.
+  void backward_residual(TensorView<const T, 3> dy, TensorView<const T, 3> residual, TensorView<T, 3> dx, Cache& cache,
+                         Context& context) {
+    const TensorView<const T, 3> x = cache.x;
+    detail::check_backward(kName, x, x.extents(), dy, dx);
+    const Workspace::Frame frame(context.workspace());
+    const Extents<3> extents = hidden_extents(x);
+    const auto hidden = cache.hidden.template view<3>(extents), activated = cache.activated.template view<3>(extents);
+    const TensorView<T, 3> dhidden = context.workspace().template tensor<T, 3>(extents);
+    linear2_.backward(dy, dhidden, {TensorView<const T, 3>(activated)}, context);
+    if (!gate_) {
+      detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
+        T* d = dhidden.data() + begin;
+        detail::activate_backward(options_.activation, hidden.data() + begin, d, d, end - begin);
+      });
+      return linear1_.backward_residual(dhidden, residual, dx, {x}, context);
+    }
+    const auto gate = cache.gate.template view<3>(extents);
+    const TensorView<T, 3> dgate = context.workspace().template tensor<T, 3>(extents);
+    detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
+      // The activated gate takes the place of dgate until it has been used.
+      T *dh = dhidden.data() + begin, *dg = dgate.data() + begin;
+      const T *h = hidden.data() + begin, *g = gate.data() + begin;
+      detail::activate_copy(options_.activation, g, dg, end - begin);
+      for (Index i = 0; i < end - begin; ++i) {
+        const T factor = dg[i];
+        dg[i] = dh[i] * h[i];
+        dh[i] *= factor;
+      }
+      detail::activate_backward(options_.activation, g, dg, dg, end - begin);
+    });
+    linear1_.backward_residual(dhidden, residual, dx, {x}, context);
+    gate_->backward_residual(dgate, dx, dx, {x}, context);
+  }
+
  private:
   static constexpr std::string_view kName = "heed::FeedForward";
+
+  Extents<3> hidden_extents(const TensorView<const T, 3>& x) const {
+    return {x.extent(0), x.extent(1), options_.hidden};
+  }
 
   static FeedForwardOptions resolved(FeedForwardOptions options) {
     HEED_CHECK(options.model >= 1 && options.hidden >= 0, ShapeError, kName, ": model = ", options.model,

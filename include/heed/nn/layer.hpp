@@ -112,6 +112,14 @@ void for_rows(Context& context, Index rows, Index row_size, F&& f) {
   });
 }
 
+/// f(begin, end) over ranges of [0, size): elements next to each other that don't depend on each other.
+template <class F>
+void for_runs(Context& context, Index size, F&& f) {
+  constexpr Index length = 1024;
+  for_rows(context, (size + length - 1) / length, length,
+           [&](Index first, Index last, int) { f(first * length, std::min(size, last * length)); });
+}
+
 /// Lanes 0, ..., n - 1 (all of them when n is larger) from elements next to each other; the other lanes hold `fill`.
 /// With it and store_lanes(), the end of a row takes the same instructions as its middle.
 template <class T>

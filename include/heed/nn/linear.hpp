@@ -2,8 +2,8 @@
 #pragma once
 
 /// @file
-/// Linear: y = x·Wᵀ + b, and what the larger layers share of it: rows of a weight with their packed copy, and what may
-/// follow the product in the same pass over y.
+/// Linear: y = x·Wᵀ + b, and what the larger layers share of it: rows of a weight with their packed copy, what may
+/// follow the product in the same pass over y, and the gradients.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +16,8 @@
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/vec_math.hpp>
+#include <heed/core/workspace.hpp>
+#include <heed/nn/backward.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/parameter.hpp>
@@ -123,6 +125,44 @@ void check_residual(std::string_view name, const TensorView<const T, 3>& residua
              ": y shares memory with the residual; give it memory of its own");
 }
 
+/// x (B, L, E) as (B·L, E): where it lies, or a copy in the workspace when its samples don't follow each other.
+template <class T>
+TensorView<const T, 2> all_rows(const TensorView<const T, 3>& x, Workspace& workspace) {
+  if (has_one_pitch(x)) return flatten_rows(x);
+  const TensorView<T, 3> copy = workspace.template tensor<T, 3>(x.extents());
+  for (Index b = 0; b < x.extent(0); ++b) copy_matrix<T>(x[b], copy[b]);
+  return flatten_rows(TensorView<const T, 3>(copy));
+}
+
+/// What linear() did to x, undone for its parameters: dweight (out, in) += dyᵀ·x, and dbias (out), null for none, +=
+/// the sum of the rows of dy. One product over all rows whatever the strides, so that they change no bit.
+template <class T>
+void linear_backward_parameters(const TensorView<const T, 3>& x, const TensorView<const T, 3>& dy,
+                                const TensorView<T, 2>& dweight, T* dbias, Context& context) {
+  const Workspace::Frame frame(context.workspace());
+  const TensorView<const T, 2> errors = all_rows(dy, context.workspace());
+  gemm<T>(errors.transpose(0, 1), all_rows(x, context.workspace()), dweight, {.accumulate = true}, context);
+  if (dbias) add_column_sums(dy, dbias, context);
+}
+
+/// dx (B, L, in) = dy (B, L, out) · weight (out, in) + residual; a residual without data adds nothing, one that is dx
+/// itself adds to it.
+template <class T>
+void linear_backward_input(const TensorView<const T, 3>& dy, const TensorView<const T, 2>& weight,
+                           const TensorView<const T, 3>& residual, const TensorView<T, 3>& dx, Context& context) {
+  if (dx.empty()) return;
+  const bool accumulates = residual.data() == dx.data();
+  const bool adds = residual.data() && !accumulates;
+  const auto multiply = [&](TensorView<const T, 2> rows, TensorView<T, 2> to, TensorView<const T, 2> more) {
+    gemm<T>(rows, weight, to, {.residual = more, .accumulate = accumulates}, context);
+  };
+  if (has_one_pitch(dy) && has_one_pitch(dx) && (!adds || has_one_pitch(residual))) {
+    multiply(flatten_rows(dy), flatten_rows(dx), adds ? flatten_rows(residual) : TensorView<const T, 2>{});
+  } else {
+    for (Index b = 0; b < dy.extent(0); ++b) multiply(dy[b], dx[b], adds ? residual[b] : TensorView<const T, 2>{});
+  }
+}
+
 /// The generator of a parameter's starting values; the name keeps the parameters of one model apart.
 inline Philox generator(std::uint64_t seed, std::string_view prefix, std::string_view name) {
   return Philox(seed, init::stream(join(prefix, name)));
@@ -148,6 +188,11 @@ class Linear : public detail::UnaryLayer<Linear<T>> {
     weight_ = Parameter<T>(options.out, options.in);
     if (options.bias) bias_ = Parameter<T>(options.out);
   }
+
+  /// What backward() needs of a forward: its x, borrowed.
+  struct Cache {
+    TensorView<const T, 3> x{};
+  };
 
   const LinearOptions& options() const { return options_; }
   Parameter<T>& weight() { return weight_; }
@@ -198,6 +243,27 @@ class Linear : public detail::UnaryLayer<Linear<T>> {
     detail::linear(x, operand, y, {}, context);
     context.observe(y);
     detail::apply_epilogue(y, then, context);
+  }
+  /// forward() that a backward() can follow; x must live, unchanged, until then.
+  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
+    forward(x, {}, y, context);
+    cache.x = x;
+  }
+
+  /// weight.grad += dyᵀ·x, bias.grad += the sum of the rows of dy, dx = dy·weight; a dx without data is not computed.
+  /// Throws ShapeError when dy or dx don't fit the forward, ValueError when dx overlaps dy or x or the weight was
+  /// released.
+  void backward(TensorView<const T, 3> dy, TensorView<T, 3> dx, const Cache& cache, Context& context) {
+    backward_residual(dy, {}, dx, cache, context);
+  }
+  /// The same with dx = residual + dy·weight, in one pass; the residual may be dx.
+  void backward_residual(TensorView<const T, 3> dy, TensorView<const T, 3> residual, TensorView<T, 3> dx,
+                         const Cache& cache, Context& context) {
+    detail::check_backward(kName, cache.x, {cache.x.extent(0), cache.x.extent(1), options_.out}, dy, dx);
+    detail::check_backward_residual(kName, residual, dx);
+    detail::linear_backward_parameters(cache.x, dy, weight_.grad_matrix(),
+                                       bias_.exists() ? bias_.grad().data() : nullptr, context);
+    if (dx.data()) detail::linear_backward_input(dy, weight_.matrix(), residual, dx, context);
   }
 
  private:

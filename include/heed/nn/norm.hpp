@@ -14,6 +14,8 @@
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/core/workspace.hpp>
+#include <heed/nn/backward.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/parameter.hpp>
 
@@ -72,6 +74,84 @@ HEED_ALWAYS_INLINE RowMoments<accumulate_t<T>> row_moments(const T* x, Index n, 
   return {mean, residue, inverse_root(variance + eps)};
 }
 
+/// What a norm's backward needs of a forward: its x, borrowed, and the moments of each row: mean, residue and inverse
+/// deviation, of which RMSNorm has the last alone.
+template <class T>
+struct NormCache {
+  TensorView<const T, 3> x{};
+  Buffer<accumulate_t<T>> moments{};
+};
+
+/// With n = (x - mean)·s the normalised row, s its inverse deviation and g = dy·weight:
+///   dx = residual + s·(g - mean(g) - n·mean(g·n)),  dweight += sum over rows of dy·n,  dbias += sum over rows of dy
+/// and for RMSNorm, which is not Centred, the same without mean(x) and mean(g). weight, dweight and dbias may be null.
+template <bool Centred, class T>
+void norm_backward(NormCache<T>& cache, const TensorView<const T, 3>& dy, const TensorView<const T, 3>& residual,
+                   const TensorView<T, 3>& dx, const T* weight, T* dweight, T* dbias, Context& context) {
+  using A = accumulate_t<T>;
+  using V = Vec<A>;
+  const Index width = dy.extent(2), length = dy.extent(1), rows = dy.extent(0) * length;
+  if (rows == 0) return;
+  const TensorView<A, 2> moments = cache.moments.template view<2>({Centred ? 3 : 1, rows});
+  const RowBlocks blocks = RowBlocks::of(rows, width);
+  const Workspace::Frame frame(context.workspace());
+  // Each block of rows has its own sums, of dy·n and then of dy.
+  const Index sums = dbias ? 2 * width : dweight ? width : 0;
+  const auto parts = context.workspace().template tensor<A, 2>({blocks.count, sums});
+  std::fill_n(parts.data(), parts.size(), A(0));
+  const auto residual_lanes = [&](Index r, Index i, Index lanes) {
+    const TensorView<const T, 1> from = residual[r / length][r % length];
+    if (residual.has_dense_rows()) return load_lanes(from.data() + i, lanes);
+    A values[V::size] = {};
+    for (Index k = 0; k < std::min<Index>(V::size, lanes); ++k) values[k] = static_cast<A>(from(i + k));
+    return V::load(values);
+  };
+
+  backward_rows(blocks, cache.x, dy, dx, context, [&](Index block, Index r, const T* x, const T* g, T* to) {
+    const V mean = Centred ? moments(0, r) : A(0), residue = Centred ? moments(1, r) : A(0);
+    const V scale = moments(Centred ? 2 : 0, r);
+    const auto normalised = [&](Index i, Index lanes) HEED_ALWAYS_INLINE_LAMBDA {
+      const V v = load_lanes(x + i, lanes, Centred ? moments(0, r) : A(0));
+      return Centred ? ((v - mean) - residue) * scale : v * scale;
+    };
+    A* dw = dweight ? parts[block].data() : nullptr;
+    A* db = dbias ? dw + width : nullptr;
+    RowSum<A> first, second;
+    over_row<A>(width, [&](int k, Index i, Index lanes) HEED_ALWAYS_INLINE_LAMBDA {
+      const V n = normalised(i, lanes), d = load_lanes(g + i, lanes);
+      const V weighted = weight ? d * load_lanes(weight + i, lanes) : d;
+      if (Centred) first.part[k] = first.part[k] + weighted;
+      second.part[k] = fma(weighted, n, second.part[k]);
+      if (dw) store_lanes<A>(fma(d, n, load_lanes(dw + i, lanes)), dw + i, lanes);
+      if (db) store_lanes<A>(d + load_lanes(db + i, lanes), db + i, lanes);
+    });
+    if (!to) return;
+    const A count = static_cast<A>(width);
+    const V shift = Centred ? first.total() / count : A(0), slope = second.total() / count;
+    for (Index i = 0; i < width; i += V::size) {
+      const Index lanes = width - i;
+      const V d = load_lanes(g + i, lanes);
+      V v = weight ? d * load_lanes(weight + i, lanes) : d;
+      if (Centred) v = v - shift;
+      v = fma(-normalised(i, lanes), slope, v) * scale;
+      if (residual.data()) v = v + residual_lanes(r, i, lanes);
+      store_lanes<T>(v, to + i, lanes);
+    }
+  });
+  if (dweight) add_row_sums<T, A>(parts.slice(1, 0, width), dweight, context);
+  if (dbias) add_row_sums<T, A>(parts.slice(1, width, width), dbias, context);
+}
+
+/// The numbers of a parameter; null for one that does not exist.
+template <class T>
+const T* value_or_null(const Parameter<T>& parameter) {
+  return parameter.exists() ? parameter.value().data() : nullptr;
+}
+template <class T>
+T* grad_or_null(Parameter<T>& parameter) {
+  return parameter.exists() ? parameter.grad().data() : nullptr;
+}
+
 inline void check_norm(std::string_view name, Index width, double eps) {
   HEED_CHECK(width >= 1, ShapeError, name, ": width = ", width, " but at least 1 is needed");
   HEED_CHECK(eps >= 0 && std::isfinite(eps), ValueError, name, ": eps = ", eps, " must be a finite number >= 0");
@@ -101,6 +181,8 @@ class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
     if (options.bias) bias_ = Parameter<T>(options.width);
   }
 
+  using Cache = detail::NormCache<T>;
+
   const LayerNormOptions& options() const { return options_; }
   Parameter<T>& weight() { return weight_; }
   const Parameter<T>& weight() const { return weight_; }
@@ -119,14 +201,49 @@ class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
 
   /// Throws ShapeError when x or y is not (B, L, E), ValueError when they overlap without being the same.
   void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const {
+    detail::check_layer_shapes(kName, x, y, options_.width, options_.width, detail::InPlace::Allowed);
+    run(x, y, {}, context);
+  }
+  /// forward() that a backward() can follow; x must live, unchanged, until then, so y can't be x.
+  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
+    detail::check_layer_shapes(kName, x, y, options_.width, options_.width);
+    cache.x = x;
+    run(x, y, cache.moments.template view<2>({3, x.extent(0) * x.extent(1)}), context);
+  }
+
+  /// Adds to the gradients of weight and bias and writes dx, which may be dy; a dx without data is not computed.
+  /// Throws ShapeError when dy or dx don't fit the forward, ValueError when dx overlaps x, or dy without being it.
+  void backward(TensorView<const T, 3> dy, TensorView<T, 3> dx, Cache& cache, Context& context) {
+    backward_residual(dy, {}, dx, cache, context);
+  }
+  /// The same with the residual added to dx, in one pass; the residual may be dx.
+  void backward_residual(TensorView<const T, 3> dy, TensorView<const T, 3> residual, TensorView<T, 3> dx, Cache& cache,
+                         Context& context) {
+    detail::check_backward(kName, cache.x, cache.x.extents(), dy, dx, detail::InPlace::Allowed);
+    detail::check_backward_residual(kName, residual, dx);
+    detail::norm_backward<true>(cache, dy, residual, dx, detail::value_or_null(weight_), detail::grad_or_null(weight_),
+                                detail::grad_or_null(bias_), context);
+  }
+
+ private:
+  static constexpr std::string_view kName = "heed::LayerNorm";
+
+  /// Keeps the moments of each row, (3, B·L), unless the view is empty.
+  void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, const TensorView<accumulate_t<T>, 2>& moments,
+           Context& context) const {
     using A = accumulate_t<T>;
     const Index width = options_.width;
-    detail::check_layer_shapes("heed::LayerNorm", x, y, width, width, detail::InPlace::Allowed);
-    const T* weight = weight_.exists() ? weight_.value().data() : nullptr;
-    const T* bias = bias_.exists() ? bias_.value().data() : nullptr;
+    const T* weight = detail::value_or_null(weight_);
+    const T* bias = detail::value_or_null(bias_);
     const A eps = static_cast<A>(options_.eps);
-    detail::transform_rows(x, y, context, [&](Index, Index, const T* from, T* to) {
+    detail::transform_rows(x, y, context, [&](Index b, Index l, const T* from, T* to) {
       const detail::RowMoments<A> row = detail::row_moments(from, width, eps);
+      if (!moments.empty()) {
+        const Index r = b * x.extent(1) + l;
+        moments(0, r) = row.mean;
+        moments(1, r) = row.residue;
+        moments(2, r) = row.inverse_deviation;
+      }
       const Vec<A> mean = row.mean, residue = row.residue, scale = row.inverse_deviation;
       for (Index i = 0; i < width; i += Vec<A>::size) {
         const Index lanes = width - i;
@@ -139,7 +256,6 @@ class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
     context.observe(y);
   }
 
- private:
   template <class Self, class F>
   static void visit_parameters(Self& self, std::string_view prefix, F& f) {
     detail::visit_parameter(prefix, "weight", self.weight_, f);
@@ -169,6 +285,8 @@ class RMSNorm : public detail::UnaryLayer<RMSNorm<T>> {
     std::fill_n(weight_.mutable_value().data(), options.width, T(1));
   }
 
+  using Cache = detail::NormCache<T>;
+
   const RMSNormOptions& options() const { return options_; }
   Parameter<T>& weight() { return weight_; }
   const Parameter<T>& weight() const { return weight_; }
@@ -185,18 +303,48 @@ class RMSNorm : public detail::UnaryLayer<RMSNorm<T>> {
 
   /// Throws ShapeError when x or y is not (B, L, E), ValueError when they overlap without being the same.
   void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const {
+    detail::check_layer_shapes(kName, x, y, options_.width, options_.width, detail::InPlace::Allowed);
+    run(x, y, {}, context);
+  }
+  /// forward() that a backward() can follow; x must live, unchanged, until then, so y can't be x.
+  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
+    detail::check_layer_shapes(kName, x, y, options_.width, options_.width);
+    cache.x = x;
+    run(x, y, cache.moments.template view<2>({1, x.extent(0) * x.extent(1)}), context);
+  }
+
+  /// As LayerNorm::backward().
+  void backward(TensorView<const T, 3> dy, TensorView<T, 3> dx, Cache& cache, Context& context) {
+    backward_residual(dy, {}, dx, cache, context);
+  }
+  /// The same with the residual added to dx, in one pass; the residual may be dx.
+  void backward_residual(TensorView<const T, 3> dy, TensorView<const T, 3> residual, TensorView<T, 3> dx, Cache& cache,
+                         Context& context) {
+    detail::check_backward(kName, cache.x, cache.x.extents(), dy, dx, detail::InPlace::Allowed);
+    detail::check_backward_residual(kName, residual, dx);
+    detail::norm_backward<false>(cache, dy, residual, dx, detail::value_or_null(weight_), detail::grad_or_null(weight_),
+                                 static_cast<T*>(nullptr), context);
+  }
+
+ private:
+  static constexpr std::string_view kName = "heed::RMSNorm";
+
+  /// Keeps the inverse deviation of each row, (1, B·L), unless the view is empty.
+  void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, const TensorView<accumulate_t<T>, 2>& moments,
+           Context& context) const {
     using A = accumulate_t<T>;
     const Index width = options_.width;
-    detail::check_layer_shapes("heed::RMSNorm", x, y, width, width, detail::InPlace::Allowed);
-    const T* weight = weight_.exists() ? weight_.value().data() : nullptr;
+    const T* weight = detail::value_or_null(weight_);
     const A eps = static_cast<A>(options_.eps);
-    detail::transform_rows(x, y, context, [&](Index, Index, const T* from, T* to) {
+    detail::transform_rows(x, y, context, [&](Index b, Index l, const T* from, T* to) {
       detail::RowSum<A> squares;
       detail::over_row<A>(width, [&](int k, Index i, Index lanes) HEED_ALWAYS_INLINE_LAMBDA {
         const Vec<A> v = detail::load_lanes(from + i, lanes);
         squares.part[k] = fma(v, v, squares.part[k]);
       });
-      const Vec<A> scale = detail::inverse_root(squares.total() / static_cast<A>(width) + eps);
+      const A inverse_deviation = detail::inverse_root(squares.total() / static_cast<A>(width) + eps);
+      if (!moments.empty()) moments(0, b * x.extent(1) + l) = inverse_deviation;
+      const Vec<A> scale = inverse_deviation;
       for (Index i = 0; i < width; i += Vec<A>::size) {
         const Index lanes = width - i;
         Vec<A> v = detail::load_lanes(from + i, lanes) * scale;
@@ -207,7 +355,6 @@ class RMSNorm : public detail::UnaryLayer<RMSNorm<T>> {
     context.observe(y);
   }
 
- private:
   RMSNormOptions options_;
   Parameter<T> weight_;
 };

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Dropout as a layer.
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/random.hpp>
+#include <heed/core/scalar.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/nn/layer.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+struct DropoutOptions {
+  double probability;  ///< that an element is dropped
+};
+
+/// While context.training, y = x / (1 - probability) where an element is kept and 0 where it is dropped; otherwise y =
+/// x. x and y (B, L, E); y may be x. No parameters. Srivastava et al.: "Dropout: a simple way to prevent neural
+/// networks from overfitting", 2014.
+///
+/// Which elements are dropped is a function of the context's seed, of the stream number that each call draws from the
+/// context, and of (b, l, e): the same at any thread count, and again in the backward.
+template <class T>
+class Dropout : public detail::UnaryLayer<Dropout<T>> {
+ public:
+  /// Which elements a forward dropped; nothing when it dropped none.
+  struct Cache {
+    Extents<3> extents{};
+    std::optional<DropoutPattern> pattern{};
+  };
+
+  /// Throws ValueError unless 0 <= probability <= 1.
+  explicit Dropout(const DropoutOptions& options) : options_(options) {
+    HEED_CHECK(options.probability >= 0 && options.probability <= 1, ValueError, kName,
+               ": probability = ", options.probability, " must lie between 0 and 1");
+  }
+
+  const DropoutOptions& options() const { return options_; }
+  Index output_width(Index width) const { return width; }
+  template <class F>
+  void visit(std::string_view, F&&) const {}
+
+  /// Throws ShapeError when y does not have the extents of x, ValueError when they overlap without being the same.
+  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const { run(x, y, context); }
+  /// forward() that a backward() can follow. Nothing of x is kept: y may be x.
+  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
+    cache = {x.extents(), run(x, y, context)};
+  }
+
+  /// dx = dy / (1 - probability) where the forward kept an element and 0 elsewhere; dx may be dy, and without data it
+  /// is not computed. Throws ShapeError when dy or dx don't fit the forward, ValueError when they overlap without being
+  /// the same.
+  void backward(TensorView<const T, 3> dy, TensorView<T, 3> dx, const Cache& cache, Context& context) const {
+    HEED_CHECK(dy.extents() == cache.extents, ShapeError, kName, ": dy ", dy.extents(), " does not fit the y ",
+               cache.extents, " of the forward with this cache");
+    if (!dx.data()) return;
+    detail::check_layer_shapes(kName, dy, dx, dy.extent(2), dy.extent(2), detail::InPlace::Allowed);
+    drop(dy, dx, cache.pattern, context);
+  }
+
+ private:
+  static constexpr std::string_view kName = "heed::Dropout";
+
+  std::optional<DropoutPattern> run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y,
+                                    Context& context) const {
+    detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2), detail::InPlace::Allowed);
+    std::optional<DropoutPattern> pattern;
+    if (context.training && options_.probability > 0) {
+      pattern.emplace(context.seed, context.next_stream(), options_.probability);
+    }
+    drop(x, y, pattern, context);
+    context.observe(y);
+    return pattern;
+  }
+
+  void drop(const TensorView<const T, 3>& from, const TensorView<T, 3>& to,
+            const std::optional<DropoutPattern>& pattern, Context& context) const {
+    using A = accumulate_t<T>;
+    using V = Vec<A>;
+    const Index width = from.extent(2);
+    const V factor = options_.probability < 1 ? static_cast<A>(1 / (1 - options_.probability)) : A(0);
+    if (!pattern && from.data() == to.data()) return;
+    detail::transform_rows(from, to, context, [&](Index b, Index l, const T* x, T* y) {
+      if (!pattern) {
+        std::copy_n(x, width, y);
+        return;
+      }
+      const std::uint32_t row = pattern->query_word(static_cast<int>(b), 0, static_cast<int>(l));
+      // A block of known length becomes vector instructions.
+      constexpr int block = 64;
+      for (Index e = 0; e < width; e += block) {
+        typename V::Word keeps[block];
+        for (int i = 0; i < block; ++i) {
+          keeps[i] = pattern->keeps(row, DropoutPattern::key_word(static_cast<int>(e) + i)) ? 1 : 0;
+        }
+        const Index count = std::min<Index>(block, width - e);
+        for (Index i = 0; i < count; i += V::size) {
+          const V kept = detail::load_lanes(x + e + i, count - i) * factor;
+          const V mask = V::lanes_with(V::load_words(keeps + i), 1);
+          detail::store_lanes<T>(select(mask, kept, V(A(0))), y + e + i, count - i);
+        }
+      }
+    });
+  }
+
+  DropoutOptions options_;
+};
+
+HEED_NAMESPACE_END

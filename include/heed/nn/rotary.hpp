@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Rotary positions: queries and keys are turned by where they stand.
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/operand.hpp>
+#include <heed/core/scalar.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/core/workspace.hpp>
+#include <heed/nn/layer.hpp>
+#include <heed/nn/positions.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// Which coordinates turn together. Weights trained with one pairing give nonsense, without any error, in the other.
+enum class RotaryPairing {
+  HalfSplit,   ///< i and i + R/2: GPT-NeoX and what Hugging Face's Llama, Mistral, Qwen files hold
+  Interleaved  ///< 2i and 2i + 1: the paper, GPT-J, Meta's own Llama files
+};
+
+struct RotaryOptions {
+  Index width;                    ///< D, the width of a head
+  std::optional<Index> turned{};  ///< R, the first coordinates that turn, an even number; the default is all
+  double base = 10000;
+  RotaryPairing pairing = RotaryPairing::HalfSplit;
+  Index length = 1024;  ///< positions whose angles are formed at construction; others are formed in each call
+};
+
+namespace detail {
+
+/// Elements 0, 2, 4, ... (first = 0) or 1, 3, 5, ... (first = 1) of two registers one after the other.
+template <int First, class A, int... I>
+HEED_ALWAYS_INLINE Vec<A> every_other(Vec<A> u, Vec<A> v, std::integer_sequence<int, I...>) {
+  return Vec<A>::from_bits(__builtin_shufflevector(u.bits(), v.bits(), (2 * I + First)...));
+}
+/// The lower (Part = 0) or upper (Part = 1) register of a[0], b[0], a[1], b[1], ...
+template <int Part, class A, int... I>
+HEED_ALWAYS_INLINE Vec<A> alternate(Vec<A> a, Vec<A> b, std::integer_sequence<int, I...>) {
+  constexpr int n = Vec<A>::size;
+  return Vec<A>::from_bits(
+      __builtin_shufflevector(a.bits(), b.bits(), ((Part * n + I) / 2 + (Part * n + I) % 2 * n)...));
+}
+
+/// Both coordinates of pairs i, ..., i + n - 1 of a row, and back.
+template <RotaryPairing Pairing, class T>
+struct RotaryPairs {
+  using A = accumulate_t<T>;
+  using V = Vec<A>;
+  using Lanes = std::make_integer_sequence<int, V::size>;
+  V a, b;
+
+  static HEED_ALWAYS_INLINE RotaryPairs load(const T* x, Index pairs, Index i, Index n) {
+    if constexpr (Pairing == RotaryPairing::HalfSplit) {
+      return {load_lanes(x + i, n), load_lanes(x + pairs + i, n)};
+    } else {
+      const V u = load_lanes(x + 2 * i, 2 * n), v = load_lanes(x + 2 * i + V::size, 2 * n - V::size);
+      return {every_other<0>(u, v, Lanes{}), every_other<1>(u, v, Lanes{})};
+    }
+  }
+  HEED_ALWAYS_INLINE void store(T* y, Index pairs, Index i, Index n) const {
+    if constexpr (Pairing == RotaryPairing::HalfSplit) {
+      store_lanes<T>(a, y + i, n);
+      store_lanes<T>(b, y + pairs + i, n);
+    } else {
+      store_lanes<T>(alternate<0>(a, b, Lanes{}), y + 2 * i, 2 * n);
+      store_lanes<T>(alternate<1>(a, b, Lanes{}), y + 2 * i + V::size, 2 * n - V::size);
+    }
+  }
+};
+
+/// One row; `angles` holds `pairs` cosines, then `pairs` sines. `to` may be `from`.
+template <RotaryPairing Pairing, class T>
+void rotate_row(const T* from, T* to, Index pairs, const accumulate_t<T>* angles, accumulate_t<T> direction) {
+  using V = Vec<accumulate_t<T>>;
+  using Pairs = RotaryPairs<Pairing, T>;
+  for (Index i = 0; i < pairs; i += V::size) {
+    const Index n = std::min<Index>(V::size, pairs - i);
+    const V cosine = load_lanes(angles + i, n), sine = load_lanes(angles + pairs + i, n) * V(direction);
+    const Pairs x = Pairs::load(from, pairs, i, n);
+    const Pairs turned{fma(x.a, cosine, -(x.b * sine)), fma(x.b, cosine, x.a * sine)};
+    turned.store(to, pairs, i, n);
+  }
+}
+
+}  // namespace detail
+
+/// Rotary positions: pair i of each query and key vector turns by the angle position·base^(-2i/R), so that q·k depends
+/// on the distance of their positions alone. Su et al.: "RoFormer", 2021. Angles are formed in double; coordinates from
+/// R on stay as they are. No parameters.
+///
+/// Works on heads (B, H, L, D) inside an attention layer, on any strides and in place; it is therefore not shown to the
+/// observer.
+template <class T>
+class Rotary {
+  using A = accumulate_t<T>;
+
+ public:
+  /// Throws ShapeError unless 0 <= R <= D, R is even and length >= 0; ValueError for a base that is not above 0.
+  explicit Rotary(const RotaryOptions& options) : options_(options) {
+    const Index turned = options.turned.value_or(options.width);
+    HEED_CHECK(options.width >= 1 && turned >= 0 && turned <= options.width && turned % 2 == 0, ShapeError,
+               "heed::Rotary: turned = ", turned, " must be an even number from 0 to width = ", options.width);
+    HEED_CHECK(options.length >= 0, ShapeError, "heed::Rotary: length = ", options.length, " is negative");
+    HEED_CHECK(options.base > 0, ValueError, "heed::Rotary: base = ", options.base, " must be above 0");
+    const Index pairs = turned / 2;
+    frequencies_ = Tensor<double, 1>(pairs);
+    for (Index i = 0; i < pairs; ++i) {
+      frequencies_(i) = std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(turned));
+    }
+    table_ = Tensor<A, 2>(options.length, turned);
+    for (Index p = 0; p < options.length; ++p) form_angles(p, table_.view()[p].data());
+  }
+
+  const RotaryOptions& options() const { return options_; }
+
+  /// y = rotary(x, positions): x (B, H, L, D), (H, L, D), (L, D) or a plain Eigen matrix (L, D).
+  template <TensorLike X>
+  auto operator()(const X& x, const Positions& positions, Context& context) const {
+    static_assert(std::is_same_v<scalar_of_t<X>, T>, "heed: the elements of x are not of the layer's type; cast x");
+    const Workspace::Frame frame(context.workspace());
+    const auto view = detail::read_as<4>(x, context.workspace());
+    auto y = detail::make_result<X, T, 4>(view.extents());
+    forward(view, positions, detail::write_as<4>(y), context);
+    return y;
+  }
+  template <TensorLike X>
+  auto operator()(const X& x, Context& context) const {
+    return (*this)(x, Positions(), context);
+  }
+  template <TensorLike X>
+  auto operator()(const X& x, const Positions& positions = {}) const {
+    Context context;
+    return (*this)(x, positions, context);
+  }
+
+  /// Turns x (B, H, L, D) into y; y may be x. Throws ShapeError when x, y or the positions don't fit, ValueError when x
+  /// and y overlap without being the same.
+  void forward(TensorView<const T, 4> x, const Positions& positions, TensorView<T, 4> y, Context& context) const {
+    turn(x, positions, y, A(1), context);
+  }
+  /// Turns back: the inverse of forward(), which is also its transpose.
+  void inverse(TensorView<const T, 4> x, const Positions& positions, TensorView<T, 4> y, Context& context) const {
+    turn(x, positions, y, A(-1), context);
+  }
+
+  /// What backward() needs of a forward: the positions, whose lists are borrowed.
+  struct Cache {
+    Positions positions{};
+  };
+  /// forward() that a backward() can follow. Nothing of x is kept: y may be x.
+  void forward(TensorView<const T, 4> x, const Positions& positions, TensorView<T, 4> y, Cache& cache,
+               Context& context) const {
+    forward(x, positions, y, context);
+    cache.positions = positions;
+  }
+  /// dx = dy turned back; dx may be dy, and without data it is not computed. Throws as forward() does.
+  void backward(TensorView<const T, 4> dy, TensorView<T, 4> dx, const Cache& cache, Context& context) const {
+    if (dx.data()) inverse(dy, cache.positions, dx, context);
+  }
+
+ private:
+  void form_angles(Index position, A* row) const {
+    const Index pairs = frequencies_.size();
+    for (Index i = 0; i < pairs; ++i) {
+      const double angle = static_cast<double>(position) * frequencies_(i);
+      row[i] = static_cast<A>(std::cos(angle));
+      row[pairs + i] = static_cast<A>(std::sin(angle));
+    }
+  }
+
+  void turn(const TensorView<const T, 4>& x, const Positions& positions, const TensorView<T, 4>& y, A direction,
+            Context& context) const {
+    const Index width = options_.width, pairs = frequencies_.size(), length = x.extent(2);
+    HEED_CHECK(x.extent(3) == width, ShapeError, "heed::Rotary: x ", x.extents(), " has width ", x.extent(3),
+               " but the heads have ", width);
+    HEED_CHECK(y.extents() == x.extents(), ShapeError, "heed::Rotary: y ", y.extents(), " does not fit x ",
+               x.extents());
+    HEED_CHECK((x.data() == y.data() && x.strides() == y.strides()) || !detail::may_overlap(x, y), ValueError,
+               "heed::Rotary: y shares memory with x; give it memory of its own, or all of x to turn it in place");
+    positions.check("heed::Rotary", x.extent(0), length);
+    for (Index b = 0; b < x.extent(0); ++b) {
+      const Workspace::Frame frame(context.workspace());
+      bool all_in_table = true;
+      for (Index l = 0; l < length; ++l) {
+        const Index position = positions(b, l);
+        all_in_table = all_in_table && position >= 0 && position < options_.length;
+      }
+      const auto formed = context.workspace().tensor<A, 2>({all_in_table ? 0 : length, 2 * pairs});
+      for (Index l = 0; l < formed.extent(0); ++l) form_angles(positions(b, l), formed[l].data());
+
+      detail::transform_rows(x[b], y[b], context, [&](Index, Index l, const T* from, T* to) {
+        const A* angles = all_in_table ? table_.view()[positions(b, l)].data() : formed[l].data();
+        if (options_.pairing == RotaryPairing::HalfSplit)
+          detail::rotate_row<RotaryPairing::HalfSplit>(from, to, pairs, angles, direction);
+        else
+          detail::rotate_row<RotaryPairing::Interleaved>(from, to, pairs, angles, direction);
+        if (to != from) std::copy(from + 2 * pairs, from + width, to + 2 * pairs);
+      });
+    }
+  }
+
+  RotaryOptions options_;
+  Tensor<double, 1> frequencies_;
+  Tensor<A, 2> table_;
+};
+
+HEED_NAMESPACE_END
