@@ -112,6 +112,7 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
   }
 
   const auto bound = bind(mask, shape);
+  const auto bound_modifier = bind(modifier, shape);
   const double dropout = context.training ? options.dropout : 0.0;
   const AttentionCall<T, S> call{shape,
                                  q,
@@ -129,16 +130,16 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
   constexpr bool has_blocked = std::is_same_v<A, float> || std::is_same_v<A, double>;
   if constexpr (has_blocked) {
     if (context.path == Path::Reference)
-      reference_attention(call, modifier, context.workspace());
+      reference_attention(call, bound_modifier, context.workspace());
     else
-      blocked_attention(call, modifier, context);
+      blocked_attention(call, bound_modifier, context);
   } else {
     HEED_CHECK(
         context.path != Path::Blocked, ValueError,
         "heed::attention: the blocked path computes in float and double only; use Path::Automatic for other scalars");
-    reference_attention(call, modifier, context.workspace());
+    reference_attention(call, bound_modifier, context.workspace());
   }
-  if (wants_weights) reference_weights(call, modifier, extras.weights, context.workspace());
+  if (wants_weights) reference_weights(call, bound_modifier, extras.weights, context.workspace());
 }
 
 }  // namespace detail

@@ -12,8 +12,10 @@
 #include <memory>
 #include <type_traits>
 
+#include <heed/attention/blocked/modify.hpp>
 #include <heed/attention/blocked/query_block.hpp>
 #include <heed/attention/call.hpp>
+#include <heed/attention/decode.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/mask/modifier.hpp>
@@ -21,29 +23,6 @@
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
-
-/// ModifyScores of a modifier.
-template <class A, class M>
-void modify_scores(const void* modifier, A scale, A* scores, int vectors, int b, int h, int q, int queries,
-                   const int* key, int count) {
-  using V = Vec<A>;
-  const M& modify = *static_cast<const M*>(modifier);
-  ScorePlace<V> at;
-  at.b = b, at.h = h, at.q_step = 1;
-  for (int v = 0; v < vectors && v * V::size < queries; ++v) {
-    alignas(64) A number[V::size];
-    for (int i = 0; i < V::size; ++i) number[i] = static_cast<A>(q + std::min(v * V::size + i, queries - 1));
-    at.query = V::load(number);
-    at.q = q + v * V::size;
-    at.lanes = std::min(queries - v * V::size, V::size);
-    for (int r = 0; r < count; ++r) {
-      A* row = scores + (r * vectors + v) * V::size;
-      at.k = key[r];
-      at.key = V(static_cast<A>(key[r]));
-      modify(V::load(row) * V(scale), at).store(row);
-    }
-  }
-}
 
 /// The sizes that a call of this shape works with.
 template <class A, int QueryVectors>
@@ -141,28 +120,33 @@ void run_blocked(const BlockedProblem<A>& p, Context& context) {
   });
 }
 
-/// Attention on any storage type, mask and modifier; see attention.hpp for the shapes.
+/// Attention on any storage type, mask and modifier; see attention.hpp for the shapes. Which kernel runs depends on the
+/// shape alone.
 template <class T, class S, class M>
 void blocked_attention(const AttentionCall<T, S>& call, const M& modifier, Context& context) {
   using A = accumulate_t<T>;
-  constexpr bool modified = !std::is_same_v<M, NoModifier>;
   if (call.out.empty() && call.row_max.empty()) return;
-  const BlockedProblem<A> problem{call.shape,
-                                  RowSource<A>(call.q),
-                                  RowSource<A>(call.k),
-                                  RowSource<A>(call.v),
-                                  RowSink<A>(call.out),
-                                  call.mask,
-                                  call.scale,
-                                  modified ? &modifier : nullptr,
-                                  modified ? &modify_scores<A, M> : nullptr,
-                                  call.sinks,
-                                  call.dropout,
-                                  call.dropped,
-                                  call.row_max,
-                                  call.row_sum};
-  // Few queries don't fill wide blocks.
-  if (call.shape.Lq <= Vec<A>::size)
+  BlockedProblem<A> problem{call.shape,
+                            RowSource<A>(call.q),
+                            RowSource<A>(call.k),
+                            RowSource<A>(call.v),
+                            RowSink<A>(call.out),
+                            call.mask,
+                            call.scale,
+                            nullptr,
+                            {},
+                            call.sinks,
+                            call.dropout,
+                            call.dropped,
+                            call.row_max,
+                            call.row_sum};
+  if constexpr (!std::is_same_v<M, NoModifier>) {
+    problem.modifier = &modifier;
+    problem.modify = Modify<A, M>::functions();
+  }
+  if (call.shape.Lq <= kDecodeQueries)
+    run_decode<A>(problem, call.k, call.v, context);
+  else if (call.shape.Lq <= Vec<A>::size)  // few queries don't fill wide blocks
     run_blocked<A, 1>(problem, context);
   else
     run_blocked<A, 2>(problem, context);

@@ -36,14 +36,16 @@ class Alignment {
 
   Index position(int b, int q) const { return Index{q} + (first_ ? Index{(*first_)[b]} : offset_); }
 
-  /// Fixes the offset for a call; `name` is the mask's, for the message.
-  Alignment bind(const AttentionShape& s, const char* name) const {
+  /// Fixes the offset for a call. For messages: the name of the mask or modifier, and of the class whose functions name
+  /// the alignment, when that is another one.
+  Alignment bind(const AttentionShape& s, const char* name, const char* namer = nullptr) const {
+    if (!namer) namer = name;
     Alignment bound = *this;
     switch (kind_) {
       case Kind::Square:
         HEED_CHECK(s.Lq == s.Lk, ValueError, "heed::", name, ": Lq = ", s.Lq, " but Lk = ", s.Lk,
-                   "; name the alignment: ", name, "::top_left (query 0 at key 0), ", name,
-                   "::bottom_right (last query at last key), or ", name, "::from (first position of each sample)");
+                   "; name the alignment: ", namer, "::top_left (query 0 at key 0), ", namer,
+                   "::bottom_right (last query at last key), or ", namer, "::from (first position of each sample)");
         break;
       case Kind::TopLeft:
         break;
@@ -51,11 +53,11 @@ class Alignment {
         bound.offset_ = Index{s.Lk} - s.Lq;
         break;
       case Kind::From:
-        HEED_CHECK(first_->size() == s.B, ShapeError, "heed::", name, "::from: ", first_->size(),
+        HEED_CHECK(first_->size() == s.B, ShapeError, "heed::", namer, "::from: ", first_->size(),
                    " positions but B = ", s.B, "; give one for each sample");
         for (int b = 0; b < s.B; ++b) {
-          HEED_CHECK((*first_)[b] >= 0, ValueError, "heed::", name, "::from: position ", (*first_)[b], " of sample ", b,
-                     " is negative");
+          HEED_CHECK((*first_)[b] >= 0, ValueError, "heed::", namer, "::from: position ", (*first_)[b], " of sample ",
+                     b, " is negative");
         }
         break;
     }

@@ -2,17 +2,31 @@
 #pragma once
 
 /// @file
-/// What a score modifier is. A modifier changes scores after scaling and before the mask: s -> f(s, b, h, q, k).
+/// What a score modifier is, and the modifiers that come with the library. A modifier changes scores after scaling and
+/// before the mask: s -> f(s, b, h, q, k).
 ///
 /// It derives from ModifierBase and is written once, generic over a scalar and a register of lanes:
 ///   template <class V> V operator()(V score, const ScorePlace<V>& at) const
 /// where V has + - * / and exp, tanh, abs, max, min (found by argument-dependent lookup; `using std::exp` for scalars).
-/// A result of -inf hides the pair exactly as a mask does.
+/// A result of -inf hides the pair exactly as a mask does. It may also give
+///   auto bind(const AttentionShape&) const     checks the modifier against a call, returns the modifier to use for it
+///   auto for_head(int b, int h) const          returns the modifier for one head, with what depends on it prepared
+/// then(a, b, ...) applies several, left to right; heed::modifier(f) makes one of a function.
 
+#include <algorithm>
+#include <cmath>
 #include <concepts>
+#include <limits>
 #include <type_traits>
+#include <utility>
 
 #include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/operand.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/mask/basic.hpp>
+#include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -33,6 +47,66 @@ struct ModifierBase {};
 template <class M>
 concept Modifier = std::derived_from<std::remove_cvref_t<M>, ModifierBase>;
 
+/// The modifier that serves a call of this shape; throws what the modifier finds wrong with it.
+template <Modifier M>
+auto bind(const M& m, [[maybe_unused]] const AttentionShape& shape) {
+  if constexpr (requires { m.bind(shape); })
+    return m.bind(shape);
+  else
+    return m;
+}
+
+namespace detail {
+
+/// The scalar in a lane of V.
+template <class V>
+struct lane_scalar {
+  using type = V;
+};
+template <class T>
+struct lane_scalar<Vec<T>> {
+  using type = T;
+};
+
+/// A number in every lane.
+template <class V>
+V in_lanes(double x) {
+  return V(static_cast<typename lane_scalar<V>::type>(x));
+}
+
+/// The lanes' values of f(lane), which is called for real lanes only.
+template <class V, class F>
+V gather(int lanes, F&& f) {
+  if constexpr (std::is_same_v<V, typename lane_scalar<V>::type>) {
+    return static_cast<V>(f(0));
+  } else {
+    typename V::Scalar values[V::size];
+    for (int i = 0; i < V::size; ++i) values[i] = static_cast<typename V::Scalar>(f(std::min(i, lanes - 1)));
+    return V::load(values);
+  }
+}
+
+/// The score, but -inf where `test` is -inf: what is hidden stays hidden, whatever a hidden score (NaN, Inf) or a later
+/// modifier (tanh(-inf) = -1) would make of it.
+template <class V>
+V hide_where(const V& test, const V& score) {
+  const V none = in_lanes<V>(-std::numeric_limits<double>::infinity());
+  if constexpr (std::is_same_v<V, typename lane_scalar<V>::type>)
+    return test == none ? none : score;
+  else
+    return select(equal(test, none), none, score);
+}
+
+template <Modifier M>
+auto for_head(const M& m, [[maybe_unused]] int b, [[maybe_unused]] int h) {
+  if constexpr (requires { m.for_head(b, h); })
+    return m.for_head(b, h);
+  else
+    return m;
+}
+
+}  // namespace detail
+
 /// Leaves scores as they are.
 struct NoModifier : ModifierBase {
   template <class V>
@@ -40,5 +114,204 @@ struct NoModifier : ModifierBase {
     return score;
   }
 };
+
+/// s -> cap · tanh(s / cap): keeps scores within ±cap (Gemma 2, 2024).
+class SoftCap : public ModifierBase {
+ public:
+  /// Throws ValueError unless cap is positive and finite.
+  explicit SoftCap(double cap) : cap_(cap) {
+    HEED_CHECK(cap > 0 && std::isfinite(cap), ValueError, "heed::SoftCap: cap = ", cap, " must be positive and finite");
+  }
+  template <class V>
+  V operator()(V score, const ScorePlace<V>&) const {
+    using std::tanh;
+    return detail::in_lanes<V>(cap_) * tanh(score * detail::in_lanes<V>(1 / cap_));
+  }
+
+ private:
+  double cap_;
+};
+
+/// s -> s - slope(h) · |p(q) - k|: distant keys weigh less (Press, Smith, Lewis: "Train short, test long", 2022). p(q)
+/// is the query's position among the keys, with the alignments of Causal.
+class Alibi : public ModifierBase {
+ public:
+  /// For H heads; the call must have as many, and Lq = Lk unless an alignment is named. Throws ValueError when H < 1.
+  explicit Alibi(int heads) : Alibi(heads, Alignment()) {}
+  static Alibi top_left(int heads) { return Alibi(heads, Alignment::top_left()); }
+  static Alibi bottom_right(int heads) { return Alibi(heads, Alignment::bottom_right()); }
+  static Alibi from(IntSpan first, int heads) { return Alibi(heads, Alignment::from(first)); }
+
+  /// The slope of head h of `heads`: for a power of two n the series 2^(-8/n), 2^(-16/n), ...; other counts take the
+  /// series of the power of two below and then every second term of the next one.
+  static double slope(int heads, int h) {
+    int n = 1;
+    while (2 * n <= heads) n *= 2;
+    return h < n ? std::exp2(-8.0 * (h + 1) / n) : std::exp2(-4.0 * (2 * (h - n) + 1) / n);
+  }
+
+  template <class V>
+  V operator()(V score, const ScorePlace<V>& at) const {
+    return for_head(at.b, at.h)(score, at);
+  }
+  Alibi bind(const AttentionShape& s) const {
+    HEED_CHECK(s.H == heads_, ShapeError, "heed::Alibi: made for ", heads_, " heads but the call has H = ", s.H);
+    return Alibi(heads_, alignment_.bind(s, "Alibi"));
+  }
+
+  /// One head of one sample.
+  struct Head : ModifierBase {
+    double slope, shift;
+    template <class V>
+    V operator()(V score, const ScorePlace<V>& at) const {
+      using std::abs;
+      return score - detail::in_lanes<V>(slope) * abs(at.query + detail::in_lanes<V>(shift) - at.key);
+    }
+  };
+  Head for_head(int b, int h) const { return {{}, slope(heads_, h), static_cast<double>(alignment_.position(b, 0))}; }
+
+ private:
+  Alibi(int heads, Alignment alignment) : heads_(heads), alignment_(alignment) {
+    HEED_CHECK(heads >= 1, ValueError, "heed::Alibi: heads = ", heads, " must be at least 1");
+  }
+  int heads_;
+  Alignment alignment_;
+};
+
+/// s -> s + bias[b, h, q, k], from a matrix (Lq, Lk) or a tensor (B, H, Lq, Lk) where any extent may be 1 and is then
+/// broadcast. -inf hides the pair. The memory is borrowed.
+template <class T>
+class Bias : public ModifierBase {
+ public:
+  template <class X>
+  requires(TensorLike<std::remove_reference_t<X>> &&
+           !std::derived_from<std::remove_cvref_t<X>, ModifierBase>) explicit Bias(X&& bias)
+      : view_(view(bias)) {
+    static_assert(AnyTensor<X> || EigenDirect<X>,
+                  "heed::Bias borrows memory: evaluate the expression into a matrix first");
+    static_assert(std::is_lvalue_reference_v<X> || detail::is_view_v<std::remove_cvref_t<X>>,
+                  "heed::Bias borrows memory: this temporary would be gone; give it a name");
+  }
+
+  template <class V>
+  V operator()(V score, const ScorePlace<V>& at) const {
+    const T* p = &view_(at.b, at.h, at.q, at.k);
+    const Index step = at.q_step * view_.stride(2) + at.k_step * view_.stride(3);
+    const V bias = detail::gather<V>(at.lanes, [&](int lane) { return p[lane * step]; });
+    return detail::hide_where(bias, score + bias);
+  }
+  /// Throws ShapeError unless each extent fits the call or is 1.
+  Bias bind(const AttentionShape& s) const {
+    const Extents<4> wanted{s.B, s.H, s.Lq, s.Lk};
+    Extents<4> strides = view_.strides();
+    for (std::size_t d = 0; d < 4; ++d) {
+      HEED_CHECK(view_.extents()[d] == wanted[d] || view_.extents()[d] == 1, ShapeError, "heed::Bias: the bias is ",
+                 view_.extents(), " but the call is (B, H, Lq, Lk) = ", wanted, "; each extent must be equal or 1");
+      if (view_.extents()[d] == 1) strides[d] = 0;
+    }
+    return Bias(TensorView<const T, 4>(view_.data(), view_.extents(), strides));
+  }
+  const TensorView<const T, 4>& view() const { return view_; }
+
+ private:
+  template <class X>
+  static TensorView<const T, 4> view(X& x) {
+    static_assert(rank_of_v<X> == 2 || rank_of_v<X> == 4, "heed::Bias takes (Lq, Lk) or (B, H, Lq, Lk)");
+    return detail::with_rank<4>(TensorView<const T, rank_of_v<X>>(view_of(x)));
+  }
+  TensorView<const T, 4> view_;
+};
+template <class X>
+Bias(X&&) -> Bias<scalar_of_t<std::remove_reference_t<X>>>;
+
+/// s -> s + table[h, clamp(k - p(q), -R, R) + R] from a table (H, 2R + 1), or (1, 2R + 1) for all heads: a bias for
+/// each distance (Shaw et al., 2018; T5, 2020). p(q) is the query's position, its Alignment named unless Lq = Lk. The
+/// memory is borrowed.
+template <class T>
+class RelativeBias : public ModifierBase {
+ public:
+  /// Throws ShapeError unless the table has an odd number of columns.
+  template <class X>
+  requires TensorLike<std::remove_reference_t<X>>
+  explicit RelativeBias(X&& table, Alignment alignment = {}) : table_(view_of(table)), alignment_(alignment) {
+    static_assert(AnyTensor<X> || EigenDirect<X>,
+                  "heed::RelativeBias borrows memory: evaluate the expression into a matrix first");
+    static_assert(std::is_lvalue_reference_v<X> || detail::is_view_v<std::remove_cvref_t<X>>,
+                  "heed::RelativeBias borrows memory: this temporary would be gone; give it a name");
+    HEED_CHECK(table_.extent(1) % 2 == 1, ShapeError, "heed::RelativeBias: the table is ", table_.extents(),
+               " but needs an odd number of columns, 2R + 1 for distances from -R to R");
+  }
+
+  template <class V>
+  V operator()(V score, const ScorePlace<V>& at) const {
+    const Index reach = table_.extent(1) / 2;
+    const T* row = &table_(table_.extent(0) == 1 ? 0 : at.h, reach);
+    const Index distance = at.k - alignment_.position(at.b, at.q);
+    const V bias = detail::gather<V>(at.lanes, [&](int lane) {
+      const Index here = distance + lane * (at.k_step - at.q_step);
+      return row[std::clamp(here, -reach, reach) * table_.stride(1)];
+    });
+    return detail::hide_where(bias, score + bias);
+  }
+  /// Throws ShapeError unless the table has one row or H.
+  RelativeBias bind(const AttentionShape& s) const {
+    HEED_CHECK(table_.extent(0) == 1 || table_.extent(0) == s.H, ShapeError, "heed::RelativeBias: the table is ",
+               table_.extents(), " but the call has H = ", s.H, "; give one row for each head or one for all");
+    return RelativeBias(table_, alignment_.bind(s, "RelativeBias", "Alignment"));
+  }
+
+ private:
+  TensorView<const T, 2> table_;
+  Alignment alignment_;
+};
+template <class X>
+RelativeBias(X&&) -> RelativeBias<scalar_of_t<std::remove_reference_t<X>>>;
+template <class X>
+RelativeBias(X&&, Alignment) -> RelativeBias<scalar_of_t<std::remove_reference_t<X>>>;
+
+/// First a, then b. What a hides stays hidden.
+template <Modifier A, Modifier B>
+struct Then : ModifierBase {
+  A a;
+  B b;
+  Then(A first, B second) : a(std::move(first)), b(std::move(second)) {}
+  template <class V>
+  V operator()(V score, const ScorePlace<V>& at) const {
+    const V first = a(score, at);
+    return detail::hide_where(first, b(first, at));
+  }
+  auto bind(const AttentionShape& s) const {
+    return Then<decltype(heed::bind(a, s)), decltype(heed::bind(b, s))>(heed::bind(a, s), heed::bind(b, s));
+  }
+  auto for_head(int sample, int h) const {
+    using HeadA = decltype(detail::for_head(a, sample, h));
+    using HeadB = decltype(detail::for_head(b, sample, h));
+    return Then<HeadA, HeadB>(detail::for_head(a, sample, h), detail::for_head(b, sample, h));
+  }
+};
+
+/// then(SoftCap{50}, Alibi{H}): the modifiers in their order, left to right.
+template <Modifier A>
+A then(A a) {
+  return a;
+}
+template <Modifier A, Modifier B, Modifier... More>
+auto then(A a, B b, More... more) {
+  return then(Then<A, B>(std::move(a), std::move(b)), std::move(more)...);
+}
+
+/// A modifier from a generic function of (score, place), such as
+///   heed::modifier([](auto s, const auto& at) { using std::abs; return s - 0.5 * abs(at.query - at.key); })
+template <class F>
+struct FunctionModifier : ModifierBase {
+  F f;
+  explicit FunctionModifier(F function) : f(std::move(function)) {}
+  template <class V>
+  V operator()(V score, const ScorePlace<V>& at) const {
+    return static_cast<V>(f(score, at));
+  }
+};
+template <class F>
+requires(!Modifier<F>) FunctionModifier<F> modifier(F f) { return FunctionModifier<F>(std::move(f)); }
 
 HEED_NAMESPACE_END

@@ -15,7 +15,7 @@
 #include <limits>
 
 #include <heed/attention/blocked/key_list.hpp>
-#include <heed/attention/blocked/rows.hpp>
+#include <heed/attention/blocked/problem.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
@@ -37,36 +37,6 @@ struct RegisterTile {
   static constexpr int values = QueryVectors == 1 ? 8 : 4;
   static constexpr int exponentials = 4;
 #endif
-};
-
-/// Scales and modifies `count` rows of `vectors` registers: row r holds the dot products of key[r] with the queries
-/// from q on, of which `queries` are real.
-template <class A>
-using ModifyScores = void (*)(const void* modifier, A scale, A* scores, int vectors, int b, int h, int q, int queries,
-                              const int* key, int count);
-
-/// What all blocks of a call share.
-template <class A>
-struct BlockedProblem {
-  AttentionShape shape;
-  RowSource<A> q, k, v;
-  RowSink<A> out;
-  MaskRef mask;
-  A scale;
-  const void* modifier;
-  ModifyScores<A> modify;  // null for none; scales the scores itself
-  std::span<const double> sinks;
-  double dropout;
-  DropoutPattern dropped;
-  TensorView<A, 3> row_max, row_sum;
-
-  /// What queries are multiplied by: the sign of the scale, so that the largest dot product is the largest score.
-  A query_factor() const { return modify || scale > 0 ? A(1) : scale < 0 ? A(-1) : A(0); }
-  /// What the scores in the kernel are multiplied by to become the scores of the call; never 0, since hidden ones are
-  /// -inf.
-  A to_score() const { return modify || scale == 0 ? A(1) : std::abs(scale); }
-  /// The same, to become exponents of 2.
-  A to_log2() const { return to_score() * kLog2E<A>; }
 };
 
 template <class A, int QueryVectors>
@@ -147,7 +117,7 @@ class QueryBlock {
     unroll<QueryVectors>([&](auto v)
                              HEED_ALWAYS_INLINE_LAMBDA { before[v] = after[v] = V::load(maximum_ + v * width); });
     bool hidden = keys.masked;
-    if (p.modify) {
+    if (p.modifier) {
       score<false>(queries_, Dk, keys, scores, after);
       hidden = modify(p, b, h, keys, scores, after, before);
     } else if (keys.masked) {
@@ -167,28 +137,8 @@ class QueryBlock {
 
   /// Normalises and writes the rows, and the row statistics if they are wanted. `row` is scratch for `width` rows.
   void finish(const BlockedProblem<A>& p, int b, int h, A* row) {
-    alignas(64) A factor[lanes];
-    const A to_score = p.to_score();
-    const A survivors = p.dropout < 1 ? A(1 / (1 - p.dropout)) : A(0);
-    for (int i = 0; i < lanes; ++i) {
-      A maximum = sum_[i] == A(0) ? -infinity<A>() : maximum_[i] * to_score;
-      A sum = sum_[i];
-      factor[i] = A(1);
-      if (!p.sinks.empty()) {
-        const A sink = static_cast<A>(p.sinks[static_cast<std::size_t>(h)]);
-        if (!(sink == -infinity<A>())) {
-          const A top = std::max(maximum, sink);
-          factor[i] = std::exp(maximum - top);
-          sum = sum * factor[i] + std::exp(sink - top);
-          maximum = top;
-        }
-      }
-      factor[i] = sum == A(0) ? A(0) : factor[i] / sum * survivors;
-      if (p.row_max.data() && i < count_) {
-        p.row_max(b, h, first_ + i) = maximum;
-        p.row_sum(b, h, first_ + i) = sum;
-      }
-    }
+    alignas(64) A factor[lanes] = {};
+    for (int i = 0; i < count_; ++i) factor[i] = p.finish_row(b, h, first_ + i, maximum_[i], sum_[i]);
     write_rows(p, b, h, factor, row);
   }
 
@@ -297,7 +247,7 @@ class QueryBlock {
   /// -inf: returns whether any pair of the tile is hidden.
   HEED_NOINLINE bool modify(const BlockedProblem<A>& p, int b, int h, Keys& keys, A* scores, V (&top)[QueryVectors],
                             const V (&before)[QueryVectors]) const {
-    p.modify(p.modifier, p.scale, scores, QueryVectors, b, h, first_, count_, keys.key, keys.count);
+    p.modify.query_lanes(p.modifier, p.scale, scores, QueryVectors, b, h, first_, count_, keys.key, keys.count);
     bool hidden = keys.masked;
     if (!keys.masked) std::fill_n(keys.visible, lanes, ~std::uint64_t{0});
     for (int v = 0; v < QueryVectors; ++v) top[v] = before[v];
