@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+"""PyTorch: scaled_dot_product_attention, its math backend, compiled formulas, flex_attention, torch.nn's modules."""
+
+import contextlib
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import peer
+
+
+def compiled(function):
+    """Weights become constants, which the compiler may lay out as its matrix products read them."""
+    torch._inductor.config.freezing = True
+    return torch.compile(function, dynamic=False)
+
+
+def variant(function, *inputs, context=torch.inference_mode):
+    def call():
+        with context():
+            return function(*inputs)
+
+    return call, lambda output: output.float().numpy()
+
+
+# --- Attention --------------------------------------------------------------------------------------------------------
+
+
+def mask_predicate(saved):
+    """Whether query i of sample b sees key j, as a function that works on tensors too; None when all see all."""
+    kind = saved.metadata["mask"]
+    if kind == "causal":
+        return lambda b, h, i, j: j <= i
+    if kind == "window":
+        width = int(saved.metadata["window"])
+        return lambda b, h, i, j: (j <= i) & (i < j + width)
+    if kind == "padding":
+        lengths = torch.tensor(saved.integers("lengths"))
+        return lambda b, h, i, j: j < lengths[b]
+    return None
+
+
+def attention(saved):
+    k, v = saved["k"], saved["v"]
+    q = saved["q"].to(k.dtype)
+    B, H, Lq, D = q.shape
+    G, Lk = k.shape[1:3]
+    causal = saved.metadata["mask"] == "causal"
+    grouped = G != H
+    predicate = mask_predicate(saved)
+    visible = None
+    if predicate:
+        b, i, j = torch.arange(B)[:, None, None, None], torch.arange(Lq)[:, None], torch.arange(Lk)
+        visible = predicate(b, 0, i, j)
+
+    def sdpa(q, k, v):
+        mask = None if causal else visible
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped)
+
+    def formula(q, k, v):
+        if grouped:
+            k, v = k.repeat_interleave(H // G, 1), v.repeat_interleave(H // G, 1)
+        scores = q @ k.transpose(-1, -2) * D**-0.5
+        if visible is not None:
+            scores = scores.masked_fill(~visible, float("-inf"))
+        return scores.softmax(-1) @ v
+
+    @contextlib.contextmanager
+    def math_only():
+        with torch.inference_mode(), sdpa_kernel(SDPBackend.MATH):
+            yield
+
+    yield "sdpa", lambda: variant(sdpa, q, k, v)
+    yield "math", lambda: variant(sdpa, q, k, v, context=math_only)
+    yield "compile", lambda: variant(compiled(formula), q, k, v, context=torch.no_grad)
+    if predicate:
+        samples = B if saved.metadata["mask"] == "padding" else None
+
+        def flex():
+            blocks = create_block_mask(predicate, samples, None, Lq, Lk, device="cpu")
+            function = compiled(lambda q, k, v: flex_attention(q, k, v, block_mask=blocks, enable_gqa=grouped))
+            return variant(function, q, k, v, context=torch.no_grad)
+
+        yield "flex", flex
+
+
+# --- Layers -----------------------------------------------------------------------------------------------------------
+
+
+class SelfAttention(torch.nn.Module):
+    """Parameters as in torch.nn.MultiheadAttention."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = torch.nn.Parameter(torch.empty(3 * width))
+        self.out_proj = torch.nn.Linear(width, width)
+
+    def forward(self, x, visible=None):
+        B, L, E = x.shape
+        qkv = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+        q, k, v = qkv.view(B, L, 3, self.heads, E // self.heads).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        return self.out_proj(attended.transpose(1, 2).reshape(B, L, E))
+
+
+class EncoderLayer(torch.nn.Module):
+    """Post-LN; parameters as in torch.nn.TransformerEncoderLayer."""
+
+    def __init__(self, width, heads, hidden, eps=1e-5):
+        super().__init__()
+        self.self_attn = SelfAttention(width, heads)
+        self.linear1, self.linear2 = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, width)
+        self.norm1, self.norm2 = torch.nn.LayerNorm(width, eps), torch.nn.LayerNorm(width, eps)
+
+    def forward(self, x, visible=None):
+        x = self.norm1(x + self.self_attn(x, visible))
+        return self.norm2(x + self.linear2(F.gelu(self.linear1(x))))
+
+
+def parameters(saved):
+    return {name[len("param.") :]: saved[name] for name in saved.names if name.startswith("param.")}
+
+
+def layer(saved, own, library):
+    """own: a module of the operators above; library: torch.nn's, called so that it takes its fast path."""
+    x = saved["x"]
+    for module in [own] + [library] * (library is not None):
+        module.load_state_dict(parameters(saved))
+        module.eval()
+    yield "eager", lambda: variant(own, x)
+    yield "compile", lambda: variant(compiled(own), x, context=torch.no_grad)
+    if isinstance(library, torch.nn.MultiheadAttention):
+        yield "module", lambda: variant(lambda x: library(x, x, x, need_weights=False)[0], x)
+    elif library is not None:
+        yield "module", lambda: variant(library, x)
+
+
+def multi_head_attention(saved):
+    width, heads = saved["x"].shape[-1], int(saved.metadata["heads"])
+    yield from layer(saved, SelfAttention(width, heads), torch.nn.MultiheadAttention(width, heads, batch_first=True))
+
+
+def encoder_layer(saved):
+    width, heads = saved["x"].shape[-1], int(saved.metadata["heads"])
+    hidden = saved["param.linear1.weight"].shape[0]
+    library = torch.nn.TransformerEncoderLayer(width, heads, hidden, activation="gelu", batch_first=True)
+    yield from layer(saved, EncoderLayer(width, heads, hidden), library)
+
+
+def linear(saved):
+    out, width = saved["param.weight"].shape
+    yield from layer(saved, torch.nn.Linear(width, out), None)
+
+
+# --- MiniLM -----------------------------------------------------------------------------------------------------------
+
+
+class MiniLm(torch.nn.Module):
+    def __init__(self, weights, heads):
+        super().__init__()
+        embeddings = "embeddings."
+        self.words = weights[embeddings + "word_embeddings.weight"]
+        self.positions = (
+            weights[embeddings + "position_embeddings.weight"] + weights[embeddings + "token_type_embeddings.weight"][0]
+        )
+        width = self.words.shape[1]
+        self.norm = torch.nn.LayerNorm(width, 1e-12)
+        self.norm.load_state_dict({n: weights[f"{embeddings}LayerNorm.{n}"] for n in ("weight", "bias")})
+        self.layers = torch.nn.ModuleList()
+        while (prefix := f"encoder.layer.{len(self.layers)}.") + "output.dense.weight" in weights:
+            names = {
+                "self_attn.out_proj": "attention.output.dense",
+                "norm1": "attention.output.LayerNorm",
+                "linear1": "intermediate.dense",
+                "linear2": "output.dense",
+                "norm2": "output.LayerNorm",
+            }
+            state = {
+                f"{ours}.{n}": weights[f"{prefix}{name}.{n}"]
+                for ours, name in names.items()
+                for n in ("weight", "bias")
+            }
+            for n in ("weight", "bias"):
+                parts = [weights[f"{prefix}attention.self.{part}.{n}"] for part in ("query", "key", "value")]
+                state[f"self_attn.in_proj_{n}"] = torch.cat(parts)
+            layer = EncoderLayer(width, heads, state["linear1.bias"].shape[0], eps=1e-12)
+            layer.load_state_dict(state)
+            self.layers.append(layer)
+        self.eval()
+
+    def forward(self, ids, lengths=None):
+        """ids (B, L), lengths (B) or None where nothing is padding."""
+        x = self.norm(F.embedding(ids, self.words) + self.positions[: ids.shape[1]])
+        keep = None if lengths is None else torch.arange(ids.shape[1]) < lengths[:, None]
+        for layer in self.layers:
+            x = layer(x, None if keep is None else keep[:, None, None, :])
+        if keep is None:
+            mean = x.mean(1)
+        else:
+            mean = (x * keep[:, :, None]).sum(1) / lengths[:, None]
+        return F.normalize(mean, dim=-1)
+
+
+def minilm(saved):
+    model = MiniLm(load_file(saved.metadata["model"]), int(saved.metadata["heads"]))
+    texts = [torch.tensor(ids) for ids in saved.texts()]
+    lengths = torch.tensor([len(text) for text in texts])
+    padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    if (lengths == lengths[0]).all():
+        inputs = (padded,)
+    else:
+        inputs = (padded, lengths)
+        yield "one-by-one", lambda: variant(lambda: torch.cat([model(text[None]) for text in texts]))
+    yield "eager", lambda: variant(model, *inputs)
+    yield "compile", lambda: variant(compiled(model), *inputs, context=torch.no_grad)
+
+
+def made_anew(make):
+    """Without what was compiled for the workload before."""
+
+    def variants(saved, threads):
+        torch._dynamo.reset()
+        torch.set_num_threads(threads)
+        yield from make(saved)
+
+    return variants
+
+
+if __name__ == "__main__":
+    makers = {f.__name__: made_anew(f) for f in (attention, multi_head_attention, encoder_layer, linear, minilm)}
+    about = f"PyTorch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+    peer.serve(about, "pt", makers, lambda output: output.float().numpy())
