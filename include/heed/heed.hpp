@@ -17,6 +17,7 @@
 #include <heed/mask/print.hpp>
 #include <heed/mask/sparse.hpp>
 #include <heed/nn/activation.hpp>
+#include <heed/nn/checkpoint.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/feed_forward.hpp>
@@ -28,6 +29,12 @@
 #include <heed/nn/positional.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
+#include <heed/train/clip.hpp>
 #include <heed/train/gradcheck.hpp>
+#include <heed/train/loss.hpp>
+#include <heed/train/monitor.hpp>
+#include <heed/train/optimizer.hpp>
 #include <heed/train/parameter_list.hpp>
+#include <heed/train/schedule.hpp>
+#include <heed/train/training_state.hpp>
 #include <heed/version.hpp>

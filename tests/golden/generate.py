@@ -668,13 +668,59 @@ def training_cases():
         yield golden
 
 
+def mlp_training(name, optimizer, settings, smoothing=0.0):
+    """Ten steps of linear2(gelu(linear1(x))) on random classes, some of which are ignored."""
+    options = {"linear1": [8, 12], "activation": "gelu", "linear2": [12, 5], "label_smoothing": smoothing,
+               "ignore_index": -100, "optimizer": f"torch.optim.{optimizer.__name__}"} | settings
+    golden = Golden(f"mlp_training_{name}", "Sequential(Linear, GELU, Linear) in generate.py", options,
+                    notes="param.*: initial parameters; in.x (steps, B, 8), in.targets (steps, B); out.logits, "
+                          "grad.out.logits and grad.param.* are those of step 0; out.loss (steps) before each update; "
+                          "final.*: the parameters after the last step")
+    model = nn.ModuleDict({"linear1": nn.Linear(8, 12), "linear2": nn.Linear(12, 5)}).double()
+    golden.parameters(model)
+    golden.leaves.clear()
+    x = golden.normal(STEPS, 6, 8)
+    targets = torch.as_tensor(golden.rng.integers(0, 5, (STEPS, 6)))
+    targets[::2, 3] = -100
+    golden.put("in.x", x)
+    golden.put("in.targets", targets)
+    trained = optimizer(model.parameters(), **settings, foreach=False)
+    losses = []
+    for step in range(STEPS):
+        trained.zero_grad()
+        logits = model["linear2"](F.gelu(model["linear1"](x[step])))
+        logits.retain_grad()
+        loss = F.cross_entropy(logits, targets[step], label_smoothing=smoothing)
+        loss.backward()
+        if step == 0:
+            golden.put("out.logits", logits)
+            golden.put("grad.out.logits", logits.grad)
+            for parameter_name, parameter in model.named_parameters():
+                golden.put("grad.param." + parameter_name, parameter.grad.clone())
+        trained.step()
+        losses.append(loss.item())
+    golden.put("out.loss", np.array(losses))
+    for parameter_name, value in model.state_dict().items():
+        golden.put("final." + parameter_name, value)
+    return golden
+
+
+def mlp_training_cases():
+    adam = {"lr": 0.02, "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.03}
+    yield mlp_training("sgd", torch.optim.SGD, {"lr": 0.2})
+    yield mlp_training("sgd_momentum", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02})
+    yield mlp_training("sgd_nesterov", torch.optim.SGD, {"lr": 0.1, "momentum": 0.8, "nesterov": True}, smoothing=0.1)
+    yield mlp_training("adam", torch.optim.Adam, adam, smoothing=0.2)
+    yield mlp_training("adamw", torch.optim.AdamW, adam)
+
+
 # ---- main ----------------------------------------------------------------------------------------------------------
 
 
 def all_cases():
     for family in (
         sdpa_cases, multi_head_attention_cases, transformer_cases, small_layer_cases, recurrent_cases, position_cases,
-        training_cases,
+        training_cases, mlp_training_cases,
     ):
         yield from family()
 

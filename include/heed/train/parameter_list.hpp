@@ -23,9 +23,9 @@ HEED_NAMESPACE_BEGIN
 ///     heed::Embedding<float> embedding;
 ///     heed::Linear<float> head;
 ///     template <class F>
-///     void visit(std::string_view prefix, F&& f) {
-///       embedding.visit(heed::detail::join(prefix, "embedding"), f);
-///       head.visit(heed::detail::join(prefix, "head"), f);
+///     void visit(std::string_view, F&& f) {
+///       embedding.visit("embedding", f);
+///       head.visit("head", f);
 ///     }
 ///   };
 ///   heed::ParameterList<float> parameters(model);

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Losses with their gradients: cross entropy and mean squared error.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/operand.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/core/workspace.hpp>
+#include <heed/nn/backward.hpp>
+#include <heed/nn/layer.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+struct CrossEntropyOptions {
+  int ignored = -100;          ///< the target of a position that does not count
+  double label_smoothing = 0;  ///< ε: the share of the target distribution that is spread over all classes
+  /// What the sum of the positions' losses is divided by; where not given, the number of positions that count. To
+  /// accumulate the gradients of the parts of a batch, give each part the count of the whole batch, see
+  /// count_targets().
+  std::optional<Index> divisor{};
+};
+
+struct Loss {
+  double value = 0;   ///< 0 where no position counts
+  Index counted = 0;  ///< positions that count
+};
+
+namespace detail {
+
+/// Targets as (B, L): a tensor or view of int, or a list for logits (L, V).
+template <class Targets>
+TensorView<const int, 2> read_targets(const Targets& targets) {
+  if constexpr (AnyTensor<Targets>) {
+    static_assert(std::is_same_v<scalar_of_t<Targets>, int>, "heed::cross_entropy: the targets must be int");
+    return with_rank<2>(TensorView<const int, rank_of_v<Targets>>(view_of(targets)));
+  } else {
+    const std::span<const int> list(targets);
+    return {list.data(), {1, static_cast<Index>(list.size())}};
+  }
+}
+
+inline Index check_targets(const TensorView<const int, 2>& targets, Index classes, int ignored) {
+  Index counted = 0;
+  for (Index b = 0; b < targets.extent(0); ++b) {
+    for (Index l = 0; l < targets.extent(1); ++l) {
+      const int target = targets(b, l);
+      if (target == ignored) continue;
+      HEED_CHECK(target >= 0 && target < classes, ValueError, "heed::cross_entropy: target ", target, " at position ",
+                 l, " of sample ", b, " is not one of the V = ", classes,
+                 " classes; positions that shall not count have the target `ignored` = ", ignored);
+      ++counted;
+    }
+  }
+  return counted;
+}
+
+/// log Σ exp(x) - (1 - ε)·x[target] - ε·mean(x) of one row, and, unless dx is null, its gradient times `factor`,
+/// softmax(x) - (1 - ε)·[target] - ε/V. dx may be x.
+template <class T>
+double cross_entropy_row(const T* x, Index classes, int target, double smoothing, T factor, T* dx) {
+  using V = Vec<T>;
+  const T at_target = x[target];
+  V largest = -infinity<T>();
+  for (Index i = 0; i < classes; i += V::size) largest = max(largest, load_lanes(x + i, classes - i, -infinity<T>()));
+  const T maximum = max_lane(largest);
+  V exponentials = T(0), logits = T(0);
+  for (Index i = 0; i < classes; i += V::size) {
+    const V shifted = load_lanes(x + i, classes - i, -infinity<T>()) - V(maximum);
+    const V e = exp(shifted);
+    exponentials = exponentials + e;
+    if (smoothing > 0) logits = logits + (load_lanes(x + i, classes - i, maximum) - V(maximum));
+    if (dx) store_lanes<T>(e, dx + i, classes - i);
+  }
+  const T total = sum(exponentials);
+  if (dx) {
+    const V scale = factor / total, share = static_cast<T>(smoothing / static_cast<double>(classes)) * -factor;
+    for (Index i = 0; i < classes; i += V::size) {
+      store_lanes<T>(fma(load_lanes(dx + i, classes - i), scale, share), dx + i, classes - i);
+    }
+    dx[target] -= static_cast<T>(1 - smoothing) * factor;
+  }
+  const auto above = [&](T value) { return static_cast<double>(value) - static_cast<double>(maximum); };
+  double loss = std::log(static_cast<double>(total)) - (1 - smoothing) * above(at_target);
+  if (smoothing > 0) loss -= smoothing * static_cast<double>(sum(logits)) / static_cast<double>(classes);
+  return loss;
+}
+
+template <class T>
+Loss cross_entropy(const TensorView<const T, 3>& logits, const TensorView<const int, 2>& targets,
+                   const TensorView<T, 3>& dlogits, const CrossEntropyOptions& options, Context& context) {
+  constexpr const char* name = "heed::cross_entropy: ";
+  const Index classes = logits.extent(2), length = logits.extent(1), rows = logits.extent(0) * length;
+  const double smoothing = options.label_smoothing;
+  HEED_CHECK(targets.extent(0) == logits.extent(0) && targets.extent(1) == length, ShapeError, name, "targets ",
+             targets.extents(), " do not fit logits ", logits.extents(), "; each position needs one");
+  HEED_CHECK(smoothing >= 0 && smoothing <= 1, ValueError, name, "label_smoothing = ", smoothing,
+             " must lie between 0 and 1");
+  HEED_CHECK(!options.divisor || *options.divisor > 0, ValueError, name, "divisor = ", options.divisor.value_or(0),
+             " must be above 0");
+  const bool in_place = dlogits.data() == logits.data() && dlogits.strides() == logits.strides();
+  if (dlogits.data()) {
+    HEED_CHECK(dlogits.extents() == logits.extents(), ShapeError, name, "dlogits ", dlogits.extents(),
+               " do not fit logits ", logits.extents());
+    HEED_CHECK(in_place || !may_overlap(dlogits, logits), ValueError, name,
+               "dlogits share memory with logits; give them memory of their own, or all of the logits");
+  }
+  Loss loss{0, check_targets(targets, classes, options.ignored)};
+  const double divisor = static_cast<double>(options.divisor.value_or(std::max<Index>(1, loss.counted)));
+  const Workspace::Frame frame(context.workspace());
+  double* row_losses = context.workspace().template take<double>(rows);
+  const auto blocks = RowBlocks::of(rows, classes);
+  backward_rows<T>(blocks, logits, {}, dlogits, context, [&](Index, Index r, const T* x, const T*, T* dx) {
+    const int target = targets(r / length, r % length);
+    row_losses[r] = 0;
+    if (target != options.ignored) {
+      row_losses[r] = cross_entropy_row(x, classes, target, smoothing, static_cast<T>(1 / divisor), dx);
+    } else if (dx) {
+      std::fill_n(dx, classes, T(0));
+    }
+  });
+  for (Index r = 0; r < rows; ++r) loss.value += row_losses[r];
+  loss.value /= divisor;
+  return loss;
+}
+
+template <class T>
+double mse(const TensorView<const T, 3>& y, const TensorView<const T, 3>& target, const TensorView<T, 3>& dy,
+           Context& context) {
+  HEED_CHECK(target.extents() == y.extents(), ShapeError, "heed::mse: target ", target.extents(), " does not fit y ",
+             y.extents());
+  if (dy.data()) {
+    HEED_CHECK(dy.extents() == y.extents(), ShapeError, "heed::mse: dy ", dy.extents(), " does not fit y ",
+               y.extents());
+    const bool in_place = dy.data() == y.data() && dy.strides() == y.strides();
+    HEED_CHECK((in_place || !may_overlap(dy, y)) && !may_overlap(dy, target), ValueError,
+               "heed::mse: dy shares memory with y or target; give it memory of its own, or all of y");
+  }
+  using V = Vec<T>;
+  const Index width = y.extent(2), rows = y.extent(0) * y.extent(1);
+  const double count = static_cast<double>(std::max<Index>(1, y.size()));
+  const V factor = static_cast<T>(2 / count);
+  const Workspace::Frame frame(context.workspace());
+  double* row_sums = context.workspace().template take<double>(rows);
+  const auto blocks = RowBlocks::of(rows, width);
+  backward_rows(blocks, y, target, dy, context, [&](Index, Index r, const T* a, const T* b, T* to) {
+    V squares = T(0);
+    for (Index i = 0; i < width; i += V::size) {
+      const V d = load_lanes(a + i, width - i) - load_lanes(b + i, width - i);
+      squares = fma(d, d, squares);
+      if (to) store_lanes<T>(d * factor, to + i, width - i);
+    }
+    row_sums[r] = static_cast<double>(sum(squares));
+  });
+  double total = 0;
+  for (Index r = 0; r < rows; ++r) total += row_sums[r];
+  return total / count;
+}
+
+}  // namespace detail
+
+/// The number of targets that count: all but `ignored`.
+template <class Targets>
+Index count_targets(const Targets& targets, int ignored = CrossEntropyOptions{}.ignored) {
+  const TensorView<const int, 2> view = detail::read_targets(targets);
+  Index counted = 0;
+  for (Index b = 0; b < view.extent(0); ++b) {
+    for (Index l = 0; l < view.extent(1); ++l) counted += view(b, l) != ignored;
+  }
+  return counted;
+}
+
+/// The mean over the positions that count of log Σ exp(logits) - logits[target], with label smoothing
+/// log Σ exp(logits) - (1 - ε)·logits[target] - ε·mean(logits), and its gradient in the same call. Szegedy et al.:
+/// "Rethinking the inception architecture", 2016; the numbers are those of PyTorch's cross_entropy.
+/// logits and dlogits (B, L, V) with targets (B, L), or (L, V) with a list of L targets; dlogits may be the logits.
+/// The sum over positions has the same bits at any thread count. Elements are float or double.
+///
+/// Throws ShapeError when the arguments don't fit each other; ValueError for a target that is no class, naming its
+/// position, for options out of range, and when dlogits overlap logits without being them.
+template <TensorLike X, class Targets, TensorLike D>
+Loss cross_entropy(const X& logits, const Targets& targets, D&& dlogits, const CrossEntropyOptions& options,
+                   Context& context) {
+  using T = scalar_of_t<X>;
+  const Workspace::Frame frame(context.workspace());
+  return detail::cross_entropy<T>(detail::read_as<3>(logits, context.workspace()), detail::read_targets(targets),
+                                  detail::write_as<3>(dlogits), options, context);
+}
+template <TensorLike X, class Targets, TensorLike D>
+Loss cross_entropy(const X& logits, const Targets& targets, D&& dlogits, const CrossEntropyOptions& options = {}) {
+  Context context;
+  return cross_entropy(logits, targets, std::forward<D>(dlogits), options, context);
+}
+/// The loss alone.
+template <TensorLike X, class Targets>
+Loss cross_entropy(const X& logits, const Targets& targets, const CrossEntropyOptions& options, Context& context) {
+  using T = scalar_of_t<X>;
+  const Workspace::Frame frame(context.workspace());
+  return detail::cross_entropy<T>(detail::read_as<3>(logits, context.workspace()), detail::read_targets(targets), {},
+                                  options, context);
+}
+template <TensorLike X, class Targets>
+Loss cross_entropy(const X& logits, const Targets& targets, const CrossEntropyOptions& options = {}) {
+  Context context;
+  return cross_entropy(logits, targets, options, context);
+}
+
+/// The mean over all elements of (y - target)², and its gradient 2·(y - target)/n in the same call; 0 without elements.
+/// y, target and dy (B, L, E) or fewer dimensions; dy may be y. Throws ShapeError when they don't fit each other,
+/// ValueError when dy overlaps y without being it, or the target.
+template <TensorLike Y, TensorLike Target, TensorLike D>
+double mse(const Y& y, const Target& target, D&& dy, Context& context) {
+  using T = scalar_of_t<Y>;
+  const Workspace::Frame frame(context.workspace());
+  return detail::mse<T>(detail::read_as<3>(y, context.workspace()), detail::read_as<3>(target, context.workspace()),
+                        detail::write_as<3>(dy), context);
+}
+template <TensorLike Y, TensorLike Target, TensorLike D>
+double mse(const Y& y, const Target& target, D&& dy) {
+  Context context;
+  return mse(y, target, std::forward<D>(dy), context);
+}
+/// The loss alone.
+template <TensorLike Y, TensorLike Target>
+double mse(const Y& y, const Target& target, Context& context) {
+  using T = scalar_of_t<Y>;
+  const Workspace::Frame frame(context.workspace());
+  return detail::mse<T>(detail::read_as<3>(y, context.workspace()), detail::read_as<3>(target, context.workspace()), {},
+                        context);
+}
+template <TensorLike Y, TensorLike Target>
+double mse(const Y& y, const Target& target) {
+  Context context;
+  return mse(y, target, context);
+}
+
+HEED_NAMESPACE_END

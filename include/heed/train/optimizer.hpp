@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Optimizers: SGD, Adam, AdamW, with PyTorch's definitions. They step on the gradients of a list of parameters.
+///
+///   heed::AdamW<float> optimizer(model, {.learning_rate = 3e-4});
+///   for (...) {
+///     optimizer.zero_grad();
+///     ... forward, loss, backward ...
+///     heed::clip_global_norm(optimizer.parameters(), 1.0, context);
+///     optimizer.set_learning_rate(schedule(step));
+///     optimizer.step(context);
+///   }
+
+#include <cmath>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/nn/layer.hpp>
+#include <heed/nn/parameter.hpp>
+#include <heed/train/parameter_list.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// √x lane by lane, correctly rounded whatever Eigen's packets do.
+template <class T>
+HEED_ALWAYS_INLINE Vec<T> square_root(Vec<T> x) {
+  T lanes[Vec<T>::size];
+  x.store(lanes);
+  for (T& lane : lanes) lane = std::sqrt(lane);
+  return Vec<T>::load(lanes);
+}
+
+/// What all optimizers share. Derived gives kName, kStates (names of the tensors it keeps for each parameter) and
+/// rule(): a function of (value, gradient, state...) on lanes that changes the value and the states.
+///
+/// The model's parameters are borrowed, see ParameterList. A parameter without a gradient is left as it is. The state
+/// is made at construction, of zeros.
+template <class Derived, class T>
+class Optimizer {
+ public:
+  const ParameterList<T>& parameters() const { return parameters_; }
+  /// Sets all gradients to zero.
+  void zero_grad() { parameters_.zero_grad(); }
+
+  double learning_rate() const { return learning_rate_; }
+  /// Throws ValueError unless it is finite and >= 0.
+  void set_learning_rate(double learning_rate) {
+    check_learning_rate(learning_rate);
+    learning_rate_ = learning_rate;
+  }
+
+  /// Steps made so far.
+  Index steps() const { return steps_; }
+  /// For a training that goes on where another stopped.
+  void set_steps(Index steps) {
+    HEED_CHECK(steps >= 0, ValueError, Derived::kName, ": steps = ", steps, " is negative");
+    steps_ = steps;
+  }
+
+  /// Changes every parameter by its gradient; packed copies of weights are dropped. Throws ValueError for a parameter
+  /// that was released.
+  void step(Context& context) {
+    ++steps_;
+    const auto rule = static_cast<const Derived&>(*this).rule();
+    for (Index i = 0; i < parameters_.size(); ++i) {
+      Parameter<T>& parameter = *parameters_[i].parameter;
+      if (!parameter.has_grad()) continue;
+      const Index size = parameter.size();
+      T* value = parameter.mutable_value().data();
+      const T* grad = parameter.grad().data();
+      T* states[2] = {};
+      for (std::size_t k = 0; k < states_.size(); ++k) {
+        states[k] = states_[k][static_cast<std::size_t>(i)].mutable_value().data();
+      }
+      for_runs(context, size, [&](Index begin, Index end) {
+        for (Index j = begin; j < end; j += Vec<T>::size) {
+          const Index lanes = end - j;
+          Vec<T> v = load_lanes(value + j, lanes), s[2] = {};
+          for (std::size_t k = 0; k < 2; ++k) {
+            if (states[k]) s[k] = load_lanes(states[k] + j, lanes);
+          }
+          rule(v, load_lanes(grad + j, lanes), s[0], s[1]);
+          store_lanes<T>(v, value + j, lanes);
+          for (std::size_t k = 0; k < 2; ++k) {
+            if (states[k]) store_lanes<T>(s[k], states[k] + j, lanes);
+          }
+        }
+      });
+    }
+  }
+  void step() {
+    Context context;
+    step(context);
+  }
+
+  /// The state as parameters, "exp_avg.head.weight" for instance, for save and load.
+  template <class F>
+  void visit(std::string_view prefix, F&& f) {
+    visit_states(*this, prefix, f);
+  }
+  template <class F>
+  void visit(std::string_view prefix, F&& f) const {
+    visit_states(*this, prefix, f);
+  }
+
+ protected:
+  Optimizer(ParameterList<T> parameters, double learning_rate, double weight_decay, bool keeps_states)
+      : parameters_(std::move(parameters)), learning_rate_(learning_rate) {
+    check_learning_rate(learning_rate);
+    HEED_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), ValueError, Derived::kName,
+               ": weight_decay = ", weight_decay, " must be finite and >= 0");
+    if (!keeps_states) return;
+    states_.resize(std::size(Derived::kStates));
+    for (std::vector<Parameter<T>>& state : states_) {
+      for (const auto& entry : parameters_) {
+        const Parameter<T>& p = *entry.parameter;
+        state.push_back(p.rank() == 1 ? Parameter<T>(p.size()) : Parameter<T>(p.extents()[0], p.extents()[1]));
+      }
+    }
+  }
+
+ private:
+  static void check_learning_rate(double learning_rate) {
+    HEED_CHECK(learning_rate >= 0 && std::isfinite(learning_rate), ValueError, Derived::kName,
+               ": learning_rate = ", learning_rate, " must be finite and >= 0");
+  }
+
+  template <class Self, class F>
+  static void visit_states(Self& self, std::string_view prefix, F& f) {
+    for (std::size_t k = 0; k < self.states_.size(); ++k) {
+      for (Index i = 0; i < self.parameters_.size(); ++i) {
+        const std::string name = join(join(prefix, Derived::kStates[k]), self.parameters_[i].name);
+        f(std::string_view(name), self.states_[k][static_cast<std::size_t>(i)]);
+      }
+    }
+  }
+
+  ParameterList<T> parameters_;
+  std::vector<std::vector<Parameter<T>>> states_;
+  double learning_rate_;
+  Index steps_ = 0;
+};
+
+}  // namespace detail
+
+struct SGDOptions {
+  double learning_rate;
+  double momentum = 0;      ///< μ
+  bool nesterov = false;    ///< look ahead by the momentum
+  double weight_decay = 0;  ///< λ, added to the gradient as λ·value
+};
+
+/// g = grad + λ·value;  b = μ·b + g;  value -= learning_rate · (nesterov ? g + μ·b : b)
+/// Sutskever et al.: "On the importance of initialization and momentum in deep learning", 2013.
+template <class T>
+class SGD : public detail::Optimizer<SGD<T>, T> {
+  using Base = detail::Optimizer<SGD<T>, T>;
+
+ public:
+  /// Throws ValueError for a learning rate, momentum or weight decay that is negative or not finite, and for nesterov
+  /// without momentum.
+  SGD(ParameterList<T> parameters, const SGDOptions& options)
+      : Base(std::move(parameters), options.learning_rate, options.weight_decay, options.momentum != 0),
+        options_(options) {
+    HEED_CHECK(options.momentum >= 0 && std::isfinite(options.momentum), ValueError, kName,
+               ": momentum = ", options.momentum, " must be finite and >= 0");
+    HEED_CHECK(!options.nesterov || options.momentum > 0, ValueError, kName,
+               ": nesterov = true needs a momentum above 0");
+  }
+  template <class Model>
+  SGD(Model& model, const SGDOptions& options) : SGD(ParameterList<T>(model), options) {}
+
+  const SGDOptions& options() const { return options_; }
+
+ private:
+  friend Base;
+  static constexpr std::string_view kName = "heed::SGD";
+  static constexpr std::string_view kStates[] = {"momentum_buffer"};
+
+  auto rule() const {
+    using V = Vec<T>;
+    const V rate = static_cast<T>(-this->learning_rate()), decay = static_cast<T>(options_.weight_decay);
+    const V momentum = static_cast<T>(options_.momentum);
+    const bool has_momentum = options_.momentum != 0, nesterov = options_.nesterov;
+    return [=](V& value, V grad, V& buffer, V&) HEED_ALWAYS_INLINE_LAMBDA {
+      V g = fma(decay, value, grad);
+      if (has_momentum) {
+        buffer = fma(momentum, buffer, g);
+        g = nesterov ? fma(momentum, buffer, g) : buffer;
+      }
+      value = fma(rate, g, value);
+    };
+  }
+
+  SGDOptions options_;
+};
+
+struct AdamOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;       ///< how slowly the mean of the gradients follows
+  double beta2 = 0.999;     ///< how slowly the mean of their squares follows
+  double eps = 1e-8;        ///< added to the root of the mean square
+  double weight_decay = 0;  ///< λ
+};
+
+namespace detail {
+
+/// m = β1·m + (1 - β1)·g,  v = β2·v + (1 - β2)·g²,
+/// value -= learning_rate · m/(1 - β1^t) / (√(v/(1 - β2^t)) + eps), t the number of the step.
+/// Kingma, Ba: "Adam: a method for stochastic optimization", 2015.
+template <class Derived, class T>
+class AdamBase : public Optimizer<Derived, T> {
+ public:
+  const AdamOptions& options() const { return options_; }
+
+ protected:
+  static constexpr std::string_view kStates[] = {"exp_avg", "exp_avg_sq"};
+
+  AdamBase(ParameterList<T> parameters, const AdamOptions& options)
+      : Optimizer<Derived, T>(std::move(parameters), options.learning_rate, options.weight_decay, true),
+        options_(options) {
+    HEED_CHECK(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1, ValueError,
+               Derived::kName, ": beta1 = ", options.beta1, " and beta2 = ", options.beta2, " must lie in [0, 1)");
+    HEED_CHECK(options.eps >= 0 && std::isfinite(options.eps), ValueError, Derived::kName, ": eps = ", options.eps,
+               " must be finite and >= 0");
+  }
+
+  /// With what `decayed` makes of (value, gradient) first.
+  template <class Decay>
+  auto adam_rule(Decay decayed) const {
+    using V = Vec<T>;
+    const double t = static_cast<double>(this->steps());
+    const double rate = this->learning_rate() / (1 - std::pow(options_.beta1, t));
+    const V step = static_cast<T>(-rate), eps = static_cast<T>(options_.eps);
+    const V root = static_cast<T>(1 / std::sqrt(1 - std::pow(options_.beta2, t)));
+    const V slow1 = static_cast<T>(options_.beta1), fast1 = static_cast<T>(1 - options_.beta1);
+    const V slow2 = static_cast<T>(options_.beta2), fast2 = static_cast<T>(1 - options_.beta2);
+    return [=](V& value, V grad, V& mean, V& square) HEED_ALWAYS_INLINE_LAMBDA {
+      decayed(value, grad);
+      mean = fma(slow1, mean, fast1 * grad);
+      square = fma(slow2, square, fast2 * grad * grad);
+      value = fma(step, mean / fma(square_root(square), root, eps), value);
+    };
+  }
+
+ private:
+  AdamOptions options_;
+};
+
+}  // namespace detail
+
+/// Adam; its weight decay is L2: λ·value is added to the gradient.
+template <class T>
+class Adam : public detail::AdamBase<Adam<T>, T> {
+  using Base = detail::AdamBase<Adam<T>, T>;
+
+ public:
+  /// Throws ValueError for an option that is negative or not finite, or a β of 1 or more.
+  Adam(ParameterList<T> parameters, const AdamOptions& options) : Base(std::move(parameters), options) {}
+  template <class Model>
+  Adam(Model& model, const AdamOptions& options) : Adam(ParameterList<T>(model), options) {}
+
+ private:
+  friend Base;
+  friend detail::Optimizer<Adam<T>, T>;
+  static constexpr std::string_view kName = "heed::Adam";
+
+  auto rule() const {
+    const Vec<T> decay = static_cast<T>(this->options().weight_decay);
+    return this->adam_rule([=](Vec<T>& value, Vec<T>& grad)
+                               HEED_ALWAYS_INLINE_LAMBDA { grad = fma(decay, value, grad); });
+  }
+};
+
+struct AdamWOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;          ///< how slowly the mean of the gradients follows
+  double beta2 = 0.999;        ///< how slowly the mean of their squares follows
+  double eps = 1e-8;           ///< added to the root of the mean square
+  double weight_decay = 0.01;  ///< λ
+};
+
+/// Adam with decoupled weight decay: value shrinks by the factor 1 - learning_rate·λ before the step.
+/// Loshchilov, Hutter: "Decoupled weight decay regularization", 2019.
+template <class T>
+class AdamW : public detail::AdamBase<AdamW<T>, T> {
+  using Base = detail::AdamBase<AdamW<T>, T>;
+
+ public:
+  /// Throws as Adam does.
+  AdamW(ParameterList<T> parameters, const AdamWOptions& options)
+      : Base(std::move(parameters),
+             {options.learning_rate, options.beta1, options.beta2, options.eps, options.weight_decay}) {}
+  template <class Model>
+  AdamW(Model& model, const AdamWOptions& options) : AdamW(ParameterList<T>(model), options) {}
+
+ private:
+  friend Base;
+  friend detail::Optimizer<AdamW<T>, T>;
+  static constexpr std::string_view kName = "heed::AdamW";
+
+  auto rule() const {
+    const Vec<T> keep = static_cast<T>(1 - this->learning_rate() * this->options().weight_decay);
+    return this->adam_rule([=](Vec<T>& value, Vec<T>&) HEED_ALWAYS_INLINE_LAMBDA { value = keep * value; });
+  }
+};
+
+HEED_NAMESPACE_END

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/core/parallel.hpp>
+#include <heed/train/clip.hpp>
+#include <heed/train/optimizer.hpp>
+#include <heed/train/schedule.hpp>
+
+#include "common/allocation_counter.hpp"
+#include "common/golden.hpp"
+#include "nn/layer_checks.hpp"
+#include "train/mlp.hpp"
+
+namespace {
+
+using heed::Context;
+using heed::Index;
+using heed::Parameter;
+using heed::ParameterList;
+using heed::Tensor;
+using namespace layer_checks;
+using heed_test::Golden;
+using heed_test::Mlp;
+
+/// The parameters of an mlp_training golden to start from.
+Mlp<double> starting_model(const Golden& golden) {
+  Mlp<double> model;
+  heed::load_parameters(model, golden.file(),
+                        {.rules = {{"*", {"param.*"}}}, .ignored = {"in.*", "out.*", "grad.*", "final.*"}});
+  return model;
+}
+
+// Ten steps: losses and parameters within 1e-9 of PyTorch's.
+template <class Optimizer, class Options>
+void expect_golden_training(const std::string& name, const Options& options, double smoothing = 0) {
+  SCOPED_TRACE(name);
+  const Golden golden("mlp_training_" + name);
+  const heed_test::MlpBatches batches(golden);
+  const auto losses = golden.tensor<double, 1>("out.loss");
+  Mlp<double> model = starting_model(golden);
+  Optimizer optimizer(model, options);
+  Context context;
+  Mlp<double>::Cache cache;
+  for (Index step = 0; step < 10; ++step) {
+    optimizer.zero_grad();
+    const heed::Loss loss = heed_test::learn<double>(model, batches.input(step), batches.target(step), cache,
+                                                     {.label_smoothing = smoothing}, context);
+    EXPECT_NEAR(loss.value, losses(step), 1e-12) << "step " << step;
+    if (step == 0) {
+      for (const auto& [parameter_name, parameter] : optimizer.parameters()) {
+        EXPECT_TRUE(parameter->rank() == 1
+                        ? golden.agrees("grad.param." + parameter_name, parameter->grad(), 1e-13)
+                        : golden.agrees("grad.param." + parameter_name, parameter->grad_matrix(), 1e-13));
+      }
+    }
+    optimizer.step(context);
+  }
+  for (const auto& [parameter_name, parameter] : optimizer.parameters()) {
+    EXPECT_TRUE(parameter->rank() == 1 ? golden.agrees("final." + parameter_name, parameter->value(), 1e-9)
+                                       : golden.agrees("final." + parameter_name, parameter->matrix(), 1e-9));
+  }
+  EXPECT_EQ(optimizer.steps(), 10);
+}
+
+TEST(Optimizer, TenStepsFromPyTorch) {
+  expect_golden_training<heed::SGD<double>>("sgd", heed::SGDOptions{.learning_rate = 0.2});
+  expect_golden_training<heed::SGD<double>>(
+      "sgd_momentum", heed::SGDOptions{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.02});
+  expect_golden_training<heed::SGD<double>>(
+      "sgd_nesterov", heed::SGDOptions{.learning_rate = 0.1, .momentum = 0.8, .nesterov = true}, 0.1);
+  expect_golden_training<heed::Adam<double>>(
+      "adam", heed::AdamOptions{.learning_rate = 0.02, .beta2 = 0.98, .weight_decay = 0.03}, 0.2);
+  expect_golden_training<heed::AdamW<double>>(
+      "adamw", heed::AdamWOptions{.learning_rate = 0.02, .beta2 = 0.98, .weight_decay = 0.03});
+}
+
+/// A model of two parameters.
+template <class T>
+struct Pair {
+  explicit Pair(Index n = 3000) : first(n), second(7, 9) { fill_parameters<T>(*this, 4); }
+  template <class F>
+  void visit(std::string_view, F&& f) {
+    f("first", first);
+    f("second", second);
+  }
+  template <class F>
+  void visit(std::string_view, F&& f) const {
+    f("first", first);
+    f("second", second);
+  }
+  void set_gradients(std::uint64_t seed) {
+    copy(random_tensor<T, 1>({first.size()}, seed).view(), first.grad());
+    copy(random_tensor<T, 1>({second.size()}, seed + 1).view(), second.grad());
+  }
+  Parameter<T> first, second;
+};
+
+TEST(Optimizer, ThreadsChangeNothingAndNothingIsAllocated) {
+  Pair<float> expected(50000);
+  heed::AdamW<float> serial(expected, {});
+  for (int step = 0; step < 3; ++step) {
+    expected.set_gradients(static_cast<std::uint64_t>(step));
+    serial.step();
+  }
+  for (const int threads : {1, 2, 3, 7}) {
+    Pair<float> model(50000);
+    heed::AdamW<float> optimizer(model, {});
+    heed::ThreadPool pool(threads);
+    Context context(pool);
+    for (int step = 0; step < 3; ++step) {
+      model.set_gradients(static_cast<std::uint64_t>(step));
+      EXPECT_EQ(heed_test::allocations_of([&] { optimizer.step(context); }), 0);
+    }
+    EXPECT_TRUE(bits_equal(expected.first.value(), model.first.value()));
+    EXPECT_TRUE(bits_equal(expected.second.value(), model.second.value()));
+  }
+}
+
+TEST(Optimizer, LeavesParametersWithoutAGradientAndDropsPacks) {
+  heed::Linear<float> layer({.in = 3, .out = 4});
+  layer.initialize(1);
+  layer.pack();
+  const Tensor<float, 1> bias = [&] {
+    Tensor<float, 1> copied(4);
+    copy(layer.bias().value(), copied.view());
+    return copied;
+  }();
+  heed::SGD<float> optimizer(layer, {.learning_rate = 0.5, .weight_decay = 0.1});
+  const float before = layer.weight().value()(0);
+  layer.weight().grad()(0) = 2;
+  optimizer.step();
+  EXPECT_FLOAT_EQ(layer.weight().value()(0), before - 0.5f * (2 + 0.1f * before));
+  EXPECT_TRUE(bits_equal(bias.view(), layer.bias().value()));
+  EXPECT_FALSE(layer.is_packed());
+  optimizer.zero_grad();
+  EXPECT_EQ(layer.weight().grad()(0), 0);
+}
+
+TEST(Optimizer, MistakesAreNamed) {
+  Pair<float> model;
+  const double nan = std::nan("");
+  using SGD = heed::SGD<float>;
+  EXPECT_THROW(SGD(model, {.learning_rate = nan}), heed::ValueError);
+  EXPECT_THROW(SGD(model, {.learning_rate = -1}), heed::ValueError);
+  EXPECT_THROW(SGD(model, {.learning_rate = 1, .momentum = -1}), heed::ValueError);
+  EXPECT_THROW(SGD(model, {.learning_rate = 1, .nesterov = true}), heed::ValueError);
+  EXPECT_THROW(SGD(model, {.learning_rate = 1, .weight_decay = nan}), heed::ValueError);
+  EXPECT_THROW(heed::Adam<float>(model, {.beta1 = 1}), heed::ValueError);
+  EXPECT_THROW(heed::AdamW<float>(model, {.beta2 = nan}), heed::ValueError);
+  EXPECT_THROW(heed::AdamW<float>(model, {.eps = -1e-8}), heed::ValueError);
+  heed::AdamW<float> optimizer(model, {});
+  const std::string text = message_of<heed::ValueError>([&] { optimizer.set_learning_rate(nan); });
+  EXPECT_NE(text.find("heed::AdamW: learning_rate = nan"), std::string::npos) << text;
+  EXPECT_EQ(optimizer.learning_rate(), 1e-3);
+  EXPECT_THROW(optimizer.set_steps(-1), heed::ValueError);
+}
+
+TEST(Clip, ScalesToTheGlobalNorm) {
+  Pair<double> model;
+  model.set_gradients(3);
+  const ParameterList<double> parameters(model);
+  Context context;
+  double squares = 0;
+  for (const auto& entry : parameters) {
+    for (Index i = 0; i < entry.parameter->size(); ++i) squares += std::pow(entry.parameter->grad()(i), 2);
+  }
+  const double norm = std::sqrt(squares), first = model.first.grad()(7);
+  EXPECT_NEAR(heed::clip_global_norm(parameters, 2 * norm, context), norm, 1e-11);
+  EXPECT_EQ(model.first.grad()(7), first) << "a small norm changes nothing";
+  EXPECT_NEAR(heed::clip_global_norm(parameters, 0.5, context), norm, 1e-11);
+  EXPECT_NEAR(model.first.grad()(7), first * 0.5 / norm, 1e-15);
+  EXPECT_NEAR(heed::global_grad_norm(parameters, context), 0.5, 1e-14);
+}
+
+TEST(Clip, ThreadsChangeNothing) {
+  Pair<float> expected(50000);
+  expected.set_gradients(3);
+  const double norm = heed::clip_global_norm(ParameterList<float>(expected), 1);
+  for (const int threads : {1, 2, 3, 7}) {
+    Pair<float> model(50000);
+    model.set_gradients(3);
+    const ParameterList<float> parameters(model);
+    heed::ThreadPool pool(threads);
+    Context context(pool);
+    EXPECT_EQ(heed::clip_global_norm(parameters, 1, context), norm);
+    EXPECT_TRUE(bits_equal(expected.first.grad(), model.first.grad()));
+    EXPECT_EQ(heed_test::allocations_of([&] { heed::clip_global_norm(parameters, 0.1, context); }), 0);
+  }
+}
+
+TEST(Clip, WhatIsNotFiniteIsNamed) {
+  Pair<float> model;
+  model.set_gradients(3);
+  model.second.grad()(5) = std::nanf("");
+  const float before = model.first.grad()(0);
+  const std::string text =
+      message_of<heed::ValueError>([&] { heed::clip_global_norm(ParameterList<float>(model), 1e-3); });
+  EXPECT_NE(text.find("the gradient of second"), std::string::npos) << text;
+  EXPECT_EQ(model.first.grad()(0), before);
+  EXPECT_THROW(heed::clip_global_norm(ParameterList<float>(model), 0), heed::ValueError);
+  // Squares that a float can't hold.
+  model.second.grad()(5) = 1e30f;
+  EXPECT_NEAR(heed::clip_global_norm(ParameterList<float>(model), 1), 1e30, 1e24);
+}
+
+TEST(Schedule, WarmsUpAndDecays) {
+  using heed::Decay;
+  using heed::Schedule;
+  const Schedule constant({.peak = 2, .warmup = 4});
+  EXPECT_DOUBLE_EQ(constant(0), 0.5);
+  EXPECT_DOUBLE_EQ(constant(3), 2);
+  EXPECT_DOUBLE_EQ(constant(1000000), 2);
+  EXPECT_DOUBLE_EQ(Schedule({.peak = 2})(0), 2);
+
+  const Schedule cosine({.peak = 1, .warmup = 10, .decay = Decay::Cosine, .steps = 110, .floor = 0.2});
+  EXPECT_DOUBLE_EQ(cosine(9), 1);
+  EXPECT_DOUBLE_EQ(cosine(10), 1);
+  EXPECT_NEAR(cosine(60), 0.6, 1e-15);
+  EXPECT_NEAR(cosine(35), 0.2 + 0.4 * (1 + std::sqrt(0.5)), 1e-15);
+  EXPECT_DOUBLE_EQ(cosine(110), 0.2);
+  EXPECT_DOUBLE_EQ(cosine(500), 0.2);
+
+  // d^-0.5 · min(t^-0.5, t · warmup^-1.5) of "Attention is all you need", t from 1 on.
+  const double width = 512, warmup = 4000;
+  const Schedule paper({.peak = 1 / std::sqrt(width * warmup), .warmup = 4000, .decay = Decay::InverseSquareRoot});
+  for (const int t : {1, 100, 4000, 4001, 50000}) {
+    EXPECT_NEAR(paper(t - 1), std::min(std::pow(t, -0.5), t * std::pow(warmup, -1.5)) / std::sqrt(width), 1e-18);
+  }
+
+  EXPECT_THROW(Schedule({.peak = std::nan("")}), heed::ValueError);
+  EXPECT_THROW(Schedule({.peak = -1}), heed::ValueError);
+  EXPECT_THROW(Schedule({.peak = 1, .floor = 2}), heed::ValueError);
+  EXPECT_THROW(Schedule({.peak = 1, .warmup = -1}), heed::ValueError);
+  EXPECT_THROW(Schedule({.peak = 1, .warmup = 5, .decay = Decay::Cosine, .steps = 5}), heed::ValueError);
+  EXPECT_THROW(constant(-1), heed::ValueError);
+}
+
+}  // namespace
