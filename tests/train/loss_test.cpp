@@ -32,8 +32,8 @@ Tensor<int, 2> some_targets(Index batch, Index length, int classes) {
 }
 
 TEST(CrossEntropy, ValuesFromPyTorch) {
-  for (const auto& [name, smoothing] : {std::pair{"mlp_training_sgd", 0.0}, {"mlp_training_adam", 0.2}}) {
-    const heed_test::Golden golden(name);
+  for (const double smoothing : {0.0, 0.2}) {
+    const heed_test::Golden golden(smoothing == 0 ? "mlp_training_sgd" : "mlp_training_adam");
     const auto targets = golden.file().read_integers<int, 2>("in.targets");
     const double expected = golden.tensor<double, 1>("out.loss")(0);
     const auto check = [&]<class T>(T, double tolerance) {
