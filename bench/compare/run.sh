@@ -69,4 +69,6 @@ if [ -z "${HEED_MODEL_DIR:-}" ] && HEED_MODEL_DIR=$(examples/sentence_search/fet
   export HEED_MODEL_DIR
 fi
 
+# What torch.compile keeps of one instruction set must not be found under another.
+export TORCHINDUCTOR_CACHE_DIR="$PWD/build/$preset/torch-compiled"
 exec "$python" bench/compare/compare.py --heed "build/$preset/bench/workloads" "$@"
