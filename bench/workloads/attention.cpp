@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Attention alone: F0 to F8 full sequences, D1 and D2 one query against a long cache; then the same work in other
-// layouts and element types, and shapes that no constant was chosen for.
+// layouts and element types and with score modifiers, and shapes that no constant was chosen for.
 
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include <heed/core/error.hpp>
 #include <heed/io/safetensors.hpp>
 #include <heed/mask/basic.hpp>
+#include <heed/mask/modifier.hpp>
 
 #include "machine.hpp"
 #include "workload.hpp"
@@ -35,27 +37,29 @@ const std::vector<int>& lengths_of_f7() {
   return lengths;
 }
 
-template <class T, class S, heed::Mask M>
+template <class T, class S, heed::Mask M, heed::Modifier Mod>
 class Attention final : public Workload {
  public:
-  Attention(const Shape& s, const M& mask, heed::Metadata metadata, Layout layout)
+  Attention(const Shape& s, const M& mask, heed::Metadata metadata, Layout layout, const Mod& modifier)
       : q_(normal_tensor<T, 4>({s.B, s.H, s.Lq, s.D}, 0)),
         k_(normal_tensor<S, 4>({s.B, s.G, s.Lk, s.D}, 1)),
         v_(normal_tensor<S, 4>({s.B, s.G, s.Lk, s.D}, 2)),
         out_(s.B, s.H, s.Lq, s.D),
         mask_(mask),
         metadata_(std::move(metadata)),
-        layout_(layout) {}
+        layout_(layout),
+        modifier_(modifier) {}
 
   void run(heed::Context& context) override {
     const Attention& inputs = *this;
     heed::attention_into(heads(out_.view()), heads(inputs.q_.view()), heads(inputs.k_.view()), heads(inputs.v_.view()),
-                         mask_, heed::NoModifier{}, heed::AttentionOptions{}, context);
+                         mask_, modifier_, heed::AttentionOptions{}, context);
     touch(out_.data());
   }
 
   void save(const std::string& path) const override {
-    HEED_CHECK(layout_ == Layout::HeadMajor, ValueError, "the inputs of ", path, " have no layout that peers read");
+    HEED_CHECK(layout_ == Layout::HeadMajor && (std::is_same_v<Mod, heed::NoModifier>), ValueError, path,
+               " would not tell a peer what to compute: layouts and score modifiers are not written");
     std::vector<heed::NamedTensor> tensors{{"q", q_}, {"k", k_}, {"v", v_}, {"out", out_}};
     const heed::TensorView<const int, 1> lengths(lengths_of_f7().data(), {Index(lengths_of_f7().size())});
     if (metadata_.at("mask") == "padding") tensors.emplace_back("lengths", lengths);
@@ -76,6 +80,7 @@ class Attention final : public Workload {
   M mask_;
   heed::Metadata metadata_;
   Layout layout_;
+  Mod modifier_;
 };
 
 std::string text(const Shape& s) {
@@ -90,9 +95,10 @@ std::string text(const Shape& s) {
   return out + " D" + std::to_string(s.D);
 }
 
-template <class T = float, class S = T, heed::Mask M = heed::NoMask>
+template <class T = float, class S = T, heed::Mask M = heed::NoMask, heed::Modifier Mod = heed::NoModifier>
 NamedWorkload attention(const std::string& name, const Shape& s, double pairs, const M& mask = {},
-                        const heed::Metadata& metadata = {{"mask", "none"}}, Layout layout = Layout::HeadMajor) {
+                        const heed::Metadata& metadata = {{"mask", "none"}}, Layout layout = Layout::HeadMajor,
+                        const Mod& modifier = {}) {
   NamedWorkload w;
   w.name = name;
   w.shape = text(s);
@@ -103,7 +109,7 @@ NamedWorkload attention(const std::string& name, const Shape& s, double pairs, c
   w.make = [=] {
     heed::Metadata all = metadata;
     all["kind"] = "attention";
-    return std::make_unique<Attention<T, S, M>>(s, mask, all, layout);
+    return std::make_unique<Attention<T, S, M, Mod>>(s, mask, all, layout, modifier);
   };
   return w;
 }
@@ -111,6 +117,18 @@ NamedWorkload attention(const std::string& name, const Shape& s, double pairs, c
 template <class T = float, class S = T>
 NamedWorkload dense(const std::string& name, const Shape& s, Layout layout = Layout::HeadMajor) {
   return attention<T, S>(name, s, static_cast<double>(s.B * s.Lq * s.Lk), heed::NoMask{}, {{"mask", "none"}}, layout);
+}
+
+template <heed::Modifier Mod>
+NamedWorkload modified(const std::string& name, const Shape& s, const Mod& modifier) {
+  return attention(name, s, static_cast<double>(s.B * s.Lq * s.Lk), heed::NoMask{}, {{"mask", "none"}},
+                   Layout::HeadMajor, modifier);
+}
+
+// Bias borrows it: (1, H, L, L).
+const heed::Tensor<float, 4>& bias_of_f1() {
+  static const auto bias = normal_tensor<float, 4>({1, 8, 512, 512}, 3);
+  return bias;
 }
 
 }  // namespace
@@ -140,6 +158,9 @@ std::vector<NamedWorkload> attention_workloads() {
       dense<float, heed::half>("F1-half", f1),
       dense<float, heed::bfloat16>("F1-bfloat16", f1),
       dense<double>("F1-double", f1),
+      modified("F1-softcap", f1, heed::SoftCap(30)),
+      modified("F1-alibi", f1, heed::Alibi(8)),
+      modified("F1-bias", f1, heed::Bias<float>(bias_of_f1())),
       dense("L100-D48", {1, 5, 5, 100, 100, 48}),
       dense("L777-D80", {1, 5, 5, 777, 777, 80}),
       dense("L3000-D96", {1, 5, 5, 3000, 3000, 96}),
