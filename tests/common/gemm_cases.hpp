@@ -12,6 +12,7 @@
 #include <heed/core/gemm.hpp>
 #include <heed/core/tensor.hpp>
 
+#include "common/gemm_instances.hpp"
 #include "common/random_inputs.hpp"
 
 namespace heed_test {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/core/parallel.hpp>
+#include <heed/io/name_map.hpp>
 #include <heed/train/clip.hpp>
 #include <heed/train/optimizer.hpp>
 #include <heed/train/schedule.hpp>
