@@ -143,30 +143,31 @@ def row(result):
     )
 
 
-def draw(results, title, path):
+def draw(results, about, path):
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     colors = {"PyTorch": "#c8553d", "ONNX Runtime": "#2a6f97"}
-    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.32 * len(results)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.3 * len(results)), layout="constrained")
     for place, result in enumerate(results):
         family = next(name for name in colors if result["peer"].startswith(name))
         ratio, (low, high) = result["ratio"], result["quartiles"]
-        whiskers = [[max(0, ratio - low)], [max(0, high - ratio)]]
-        axes.barh(
-            place, ratio, color=colors[family], height=0.7, xerr=whiskers, error_kw={"lw": 1, "ecolor": "#333333"}
-        )
-        axes.text(max(ratio, high) + 0.03, place, f"{ratio:.2f}  {result['peer']}", va="center", fontsize=8)
+        axes.barh(place, ratio - 1, left=1, color=colors[family], height=0.7)
+        axes.plot([low, high], [place, place], color="#222222", lw=1.2)
+        axes.text(1.04 * max(ratio, high, 1), place, f"{ratio:.2f}  {result['peer']}", va="center", fontsize=8)
     axes.axvline(1, color="black", lw=1)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    largest, smallest = (f(result["ratio"] for result in results) for f in (max, min))
+    axes.set_xlim(0.9 * min(smallest, 1), 3.2 * max(largest, 1))  # room for the text at the right
+    axes.set_ylim(len(results) - 0.4, -0.6)
     axes.set_yticks(range(len(results)), [result["workload"] for result in results], fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.35 * max(result["ratio"] for result in results))
     axes.set_xlabel(
-        "time of the fastest peer / time of heed (median and quartiles of the rounds; right of 1 heed is faster)"
+        "time of the fastest peer / time of heed: right of 1 heed is faster; lines join the quartiles", fontsize=9
     )
-    axes.set_title(title, fontsize=10)
+    axes.set_title(about.replace("; ", "\n"), fontsize=8, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
