@@ -95,10 +95,14 @@ std::string text(const Shape& s) {
   return out + " D" + std::to_string(s.D);
 }
 
-template <class T = float, class S = T, heed::Mask M = heed::NoMask, heed::Modifier Mod = heed::NoModifier>
+struct MakeNoModifier {
+  heed::NoModifier operator()() const { return {}; }
+};
+
+template <class T = float, class S = T, heed::Mask M = heed::NoMask, class MakeModifier = MakeNoModifier>
 NamedWorkload attention(const std::string& name, const Shape& s, double pairs, const M& mask = {},
                         const heed::Metadata& metadata = {{"mask", "none"}}, Layout layout = Layout::HeadMajor,
-                        const Mod& modifier = {}) {
+                        const MakeModifier& modifier = {}) {
   NamedWorkload w;
   w.name = name;
   w.shape = text(s);
@@ -109,7 +113,7 @@ NamedWorkload attention(const std::string& name, const Shape& s, double pairs, c
   w.make = [=] {
     heed::Metadata all = metadata;
     all["kind"] = "attention";
-    return std::make_unique<Attention<T, S, M, Mod>>(s, mask, all, layout, modifier);
+    return std::make_unique<Attention<T, S, M, decltype(modifier())>>(s, mask, all, layout, modifier());
   };
   return w;
 }
@@ -119,8 +123,8 @@ NamedWorkload dense(const std::string& name, const Shape& s, Layout layout = Lay
   return attention<T, S>(name, s, static_cast<double>(s.B * s.Lq * s.Lk), heed::NoMask{}, {{"mask", "none"}}, layout);
 }
 
-template <heed::Modifier Mod>
-NamedWorkload modified(const std::string& name, const Shape& s, const Mod& modifier) {
+template <class MakeModifier>
+NamedWorkload modified(const std::string& name, const Shape& s, const MakeModifier& modifier) {
   return attention(name, s, static_cast<double>(s.B * s.Lq * s.Lk), heed::NoMask{}, {{"mask", "none"}},
                    Layout::HeadMajor, modifier);
 }
@@ -158,9 +162,9 @@ std::vector<NamedWorkload> attention_workloads() {
       dense<float, heed::half>("F1-half", f1),
       dense<float, heed::bfloat16>("F1-bfloat16", f1),
       dense<double>("F1-double", f1),
-      modified("F1-softcap", f1, heed::SoftCap(30)),
-      modified("F1-alibi", f1, heed::Alibi(8)),
-      modified("F1-bias", f1, heed::Bias<float>(bias_of_f1())),
+      modified("F1-softcap", f1, [] { return heed::SoftCap(30); }),
+      modified("F1-alibi", f1, [] { return heed::Alibi(8); }),
+      modified("F1-bias", f1, [] { return heed::Bias<float>(bias_of_f1()); }),
       dense("L100-D48", {1, 5, 5, 100, 100, 48}),
       dense("L777-D80", {1, 5, 5, 777, 777, 80}),
       dense("L3000-D96", {1, 5, 5, 3000, 3000, 96}),
