@@ -45,13 +45,29 @@ function(heed_add_test_executable name)
 
   set(environment "")
   if(HEED_MODEL_DIR)
-    set(environment ENVIRONMENT HEED_MODEL_DIR=${HEED_MODEL_DIR})
+    set(environment HEED_MODEL_DIR=${HEED_MODEL_DIR})
   endif()
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE heed_instances ${arg_LIBRARIES})
   target_precompile_headers(${name} REUSE_FROM heed_instances)
-  gtest_discover_tests(${name} TEST_PREFIX ${arg_LAYER}. DISCOVERY_MODE PRE_TEST
-    PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300 ${environment})
+  if(HEED_SANITIZE)
+    # Starting a program takes longer under a sanitizer than most of its tests, so that a few processes share them. Each
+    # names the test that failed; handle_sigill tells the place of a trap, which undefined behaviour ends in.
+    set(processes 4)
+    foreach(process RANGE 1 ${processes})
+      math(EXPR index "${process} - 1")
+      set(share GTEST_TOTAL_SHARDS=${processes} GTEST_SHARD_INDEX=${index} ASAN_OPTIONS=handle_sigill=1)
+      add_test(NAME ${name}.${process} COMMAND ${name} --gtest_brief=1)
+      set_tests_properties(${name}.${process} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600
+        ENVIRONMENT "${share};${environment}")
+    endforeach()
+  else()
+    if(environment)
+      set(environment ENVIRONMENT ${environment})
+    endif()
+    gtest_discover_tests(${name} TEST_PREFIX ${arg_LAYER}. DISCOVERY_MODE PRE_TEST
+      PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300 ${environment})
+  endif()
 endfunction()
 
 # heed_add_test_layer(<layer> [LIBRARIES <library>...])
