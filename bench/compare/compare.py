@@ -178,11 +178,13 @@ def parse():
     parser.add_argument("--heed", required=True, help="the program workloads")
     parser.add_argument("--threads", type=int, default=1, help="of each contender, one a core (default 1)")
     parser.add_argument("--rounds", type=int, default=30, help="that have to count (default 30)")
-    parser.add_argument("--slice", type=float, default=20, help="milliseconds of a slice, at least (default 20)")
+    parser.add_argument("--slice", type=float, help="milliseconds, at least (default 20, with several threads 50)")
     parser.add_argument(
         "--out", type=Path, default=Path("build/compare"), help="for results.jsonl, ratios.png and the log"
     )
     options = parser.parse_args()
+    # The processor time of other threads is known to a tick of the scheduler only.
+    options.slice = options.slice or (20 if options.threads == 1 else 50)
     if unknown := set(options.names) - set(WORKLOADS):
         parser.error(f"no such workload: {' '.join(sorted(unknown))}; there are {' '.join(WORKLOADS)}")
     return options

@@ -78,7 +78,7 @@ std::vector<NamedWorkload> minilm_workloads() {
       minilm("MiniLM-1x16", "1 text of 16 tokens", {16}),
       minilm("MiniLM-1x128", "1 text of 128 tokens", {128}),
       minilm("MiniLM-32x128", "32 texts of 128 tokens", Lengths(32, 128)),
-      minilm("MiniLM-mixed", "32 texts of 8 to 256 tokens", mixed),
+      minilm("MiniLM-mixed", "32 texts of 8-256 tokens", mixed),
   };
 }
 
