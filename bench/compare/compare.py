@@ -137,9 +137,10 @@ HEADER = f"{'workload':<20} {'heed ms':>10} {'peer ms':>10} {'ratio':>6} {'quart
 
 def row(result):
     low, high = result["quartiles"]
+    disturbed = "" if result["counted"] else " (no round was undisturbed: a guess from all)"
     return (
         f"{result['workload']:<20} {result['heed_ms']:>10.4f} {result['peer_ms']:>10.4f} {result['ratio']:>6.2f} "
-        f"{f'{low:.2f} to {high:.2f}':>13} {result['counted']:>5}/{result['rounds']:<2}  {result['peer']}"
+        f"{f'{low:.2f} to {high:.2f}':>13} {result['counted']:>5}/{result['rounds']:<2}  {result['peer']}{disturbed}"
     )
 
 

@@ -63,7 +63,7 @@ fi
 generator=
 if ! command -v ninja >/dev/null; then generator="-GUnix Makefiles"; fi
 cmake --preset "$preset" ${generator:+"$generator"} >/dev/null
-cmake --build "build/$preset" --target workloads --parallel >&2
+cmake --build "build/$preset" --target workloads --parallel "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)" >&2
 
 if [ -z "${HEED_MODEL_DIR:-}" ] && HEED_MODEL_DIR=$(examples/sentence_search/fetch_model.sh); then
   export HEED_MODEL_DIR

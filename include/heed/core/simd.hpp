@@ -101,6 +101,19 @@ HEED_ALWAYS_INLINE void transpose(Lanes (&r)[sizeof...(L)], std::integer_sequenc
 
 }  // namespace detail
 
+namespace detail {
+
+/// Asks for n elements at `from` that are read some time later; Locality 3 for the nearest cache, 2 for the next one.
+/// Nothing is read: `from` may point anywhere.
+template <int Locality = 3, class T>
+HEED_ALWAYS_INLINE void prefetch([[maybe_unused]] const T* from, [[maybe_unused]] Index n) {
+#if defined(__GNUC__)
+  for (Index i = 0; i < n; i += 64 / static_cast<Index>(sizeof(T))) __builtin_prefetch(from + i, 0, Locality);
+#endif
+}
+
+}  // namespace detail
+
 /// One register of T (float or double). Arithmetic is lane by lane.
 template <class T>
 struct Vec {
@@ -236,14 +249,19 @@ struct Exp2Terms<double> {
 /// float: at most 2.5 ULP on [-126, 127.5]; double: at most 1.5 ULP on [-1022, 1023.5].
 /// Results below the normal range are exactly 0 (so 2^-inf is exactly 0), above it inf; NaN stays NaN.
 /// Method: n = round(x) by adding a large constant, 2^(x-n) by polynomial, times 2^n built from the bits of the sum.
-template <class T, int N>
+/// NoPositive promises that no x is positive, which saves an operation.
+template <class T, int N, bool NoPositive = false>
 HEED_ALWAYS_INLINE void exp2_in_place(Vec<T> (&x)[N]) {
   using V = Vec<T>;
   using C = Exp2Terms<T>;
   V r[N], f[N];
   {
-    const V low = V::constant(C::lowest), high = V::constant(C::highest);
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { x[i] = min(max(x[i], low), high); });
+    const V low = V::constant(C::lowest);
+    [[maybe_unused]] const V high(C::highest);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      x[i] = max(x[i], low);
+      if constexpr (!NoPositive) x[i] = min(x[i], high);
+    });
   }
   {
     const V rounding = V::constant(C::rounding);

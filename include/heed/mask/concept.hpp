@@ -253,6 +253,14 @@ class IntSpan {
   int size_;
 };
 
+/// What several queries see together.
+struct RangeSummary {
+  /// The hull of the ranges that are not empty; low >= high when there is none.
+  int low, high;
+  /// What is in all ranges.
+  int full_low, full_high;
+};
+
 /// A mask behind one type: what the attention kernels take, so that none of them is compiled again for another mask.
 /// Borrows the mask, which must have been bound.
 class MaskRef {
@@ -264,7 +272,9 @@ class MaskRef {
   /// Whether ranges() tell the whole truth.
   bool exact() const { return exact_; }
   /// The ranges of queries q, ..., q + n - 1, cut to [0, Lk).
-  void ranges(int b, int h, int q, int n, int Lk, KeyRange* out) const { ranges_(mask_, b, h, q, n, Lk, out); }
+  RangeSummary ranges(int b, int h, int q, int n, int Lk, KeyRange* out) const {
+    return ranges_(mask_, b, h, q, n, Lk, out);
+  }
   /// For queries q, ..., q + n - 1 the visibility of `keys` <= 64 keys from k on, a bit each. Only inside the ranges do
   /// the bits tell the truth.
   void words(int b, int h, int q, int n, int k, int keys, std::uint64_t* out) const {
@@ -274,13 +284,21 @@ class MaskRef {
 
  private:
   template <class M>
-  static void ranges_of(const void* p, int b, int h, int q, int n, int Lk, KeyRange* out) {
+  static RangeSummary ranges_of(const void* p, int b, int h, int q, int n, int Lk, KeyRange* out) {
     const M& m = *static_cast<const M*>(p);
+    RangeSummary all{Lk, 0, 0, Lk};
     for (int i = 0; i < n; ++i) {
       const KeyRange r = m.range(b, h, q + i);
-      const Index last = std::clamp<Index>(r.last, 0, Lk);
-      out[i] = {std::clamp<Index>(r.first, 0, last), last};
+      const int last = static_cast<int>(std::clamp<Index>(r.last, 0, Lk));
+      const int first = static_cast<int>(std::clamp<Index>(r.first, 0, last));
+      out[i] = {first, last};
+      all.full_low = std::max(all.full_low, first);
+      all.full_high = std::min(all.full_high, last);
+      if (first == last) continue;
+      all.low = std::min(all.low, first);
+      all.high = std::max(all.high, last);
     }
+    return all;
   }
   template <class M>
   static void words_of(const void* p, int b, int h, int q, int n, int k, int keys, std::uint64_t* out) {
@@ -294,7 +312,7 @@ class MaskRef {
 
   const void* mask_;
   bool exact_;
-  void (*ranges_)(const void*, int, int, int, int, int, KeyRange*);
+  RangeSummary (*ranges_)(const void*, int, int, int, int, int, KeyRange*);
   void (*words_)(const void*, int, int, int, int, int, int, std::uint64_t*);
   bool (*visible_)(const void*, int, int, int, int);
 };

@@ -57,20 +57,16 @@ class DecodeRows {
     value_pitch_ = Dv;
     std::fill_n(memory, Rows * (Dk + Dv), A(0));
     const A factor = p.query_factor();
-    low_ = p.shape.Lk, high_ = 0, full_low_ = 0, full_high_ = p.shape.Lk;
+    seen_ = {p.shape.Lk, 0, 0, p.shape.Lk};
     for (int i = 0; i < Rows; ++i) {
       const int r = first + std::min(i, count - 1);
       head_[i] = g * (p.shape.H / p.shape.G) + r / p.shape.Lq;
       query_[i] = r % p.shape.Lq;
       p.q.copy(b, head_[i], query_[i], queries_ + i * Dk);
       for (Index d = 0; d < p.q.width(); ++d) queries_[i * Dk + d] *= factor;
-      p.mask.ranges(b, head_[i], query_[i], 1, p.shape.Lk, &range_[i]);
-      full_low_ = std::max(full_low_, static_cast<int>(range_[i].first));
-      full_high_ = std::min(full_high_, static_cast<int>(range_[i].last));
-      if (range_[i].first < range_[i].last) {
-        low_ = std::min(low_, static_cast<int>(range_[i].first));
-        high_ = std::max(high_, static_cast<int>(range_[i].last));
-      }
+      const RangeSummary one = p.mask.ranges(b, head_[i], query_[i], 1, p.shape.Lk, &range_[i]);
+      seen_ = {std::min(seen_.low, one.low), std::max(seen_.high, one.high), std::max(seen_.full_low, one.full_low),
+               std::min(seen_.full_high, one.full_high)};
       maximum_[i] = std::numeric_limits<A>::lowest();
       sum_[i] = A(0);
     }
@@ -78,8 +74,8 @@ class DecodeRows {
 
   void list_keys(const BlockedProblem<A>& p, int b, int k, int n, Keys& keys) const {
     keys.count = 0;
-    if (k >= high_ || k + n <= low_) return;
-    const bool cut = k < full_low_ || k + n > full_high_;
+    if (k >= seen_.high || k + n <= seen_.low) return;
+    const bool cut = k < seen_.full_low || k + n > seen_.full_high;
     if (p.mask.exact() && !cut) return keys.fill(k, n);
     std::uint64_t seen[Rows];
     for (int i = 0; i < Rows; ++i) {
@@ -103,7 +99,7 @@ class DecodeRows {
     if (hidden && has_poison(keys, v))
       add_poisoned_values(keys, v, scores);
     else
-      add_values(keys, v, scores);
+      add_values(keys, k, v, scores);
   }
 
   int count() const { return count_; }
@@ -125,14 +121,6 @@ class DecodeRows {
     alignas(64) A lanes[width] = {};
     for (Index i = 0; i < n; ++i) lanes[i] = static_cast<A>(from[i]);
     return V::load(lanes);
-  }
-
-  static HEED_ALWAYS_INLINE void prefetch(const S* row, Index n) {
-#if defined(__GNUC__)
-    for (Index d = 0; d < n; d += 64 / static_cast<Index>(sizeof(S))) __builtin_prefetch(row + d);
-#else
-    static_cast<void>(row), static_cast<void>(n);
-#endif
   }
 
   /// scores[r·Rows + i] = <query i, listed key r>. The values of the same keys are prefetched meanwhile.
@@ -164,22 +152,29 @@ class DecodeRows {
         }
       }
       if (rest) {
-        for (int j = 0; j < step; ++j) {
+        unroll<step>([&](auto j) HEED_ALWAYS_INLINE_LAMBDA {
           const V y = load_part(row[j] + whole, rest);
-          for (int i = 0; i < Rows; ++i) {
+          unroll<Rows>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
             dot[j * Rows + i] = fma(y, V::load(queries_ + i * pitch + whole), dot[j * Rows + i]);
-          }
-        }
+          });
+        });
       }
       if constexpr (N == width) {
         V::transpose(dot);
-        for (int half = width / 2; half; half /= 2) {
-          for (int i = 0; i < half; ++i) dot[i] = dot[i] + dot[i + half];
-        }
+        add_up<N / 2>(dot);
         dot[0].store(scores + r * Rows);
       } else {
-        for (int i = 0; i < N; ++i) scores[r * Rows + i] = sum(dot[i]);
+        unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { scores[r * Rows + i] = sum(dot[i]); });
       }
+    }
+  }
+
+  /// dot[0] becomes the sum of dot[0], ..., dot[2·Half - 1], added in pairs.
+  template <int Half>
+  static HEED_ALWAYS_INLINE void add_up(V* dot) {
+    if constexpr (Half > 0) {
+      unroll<Half>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { dot[i] = dot[i] + dot[i + Half]; });
+      add_up<Half / 2>(dot);
     }
   }
 
@@ -242,7 +237,7 @@ class DecodeRows {
     for (int x = 0; x < padded; x += lanes) {
       V e[N];
       unroll<N>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { e[v] = (V::load(scores + x + v * width) - best[v]) * unit; });
-      exp2_in_place<A, N>(e);
+      exp2_in_place<A, N, true>(e);
       unroll<N>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA {
         e[v].store(scores + x + v * width);
         sums[v] = sums[v] + e[v];
@@ -261,10 +256,12 @@ class DecodeRows {
     }
   }
 
-  /// values[i][d] += sum over listed keys of scores[r·Rows + i] · v[r][d], Columns registers from d on.
+  /// values[i][d] += sum over listed keys of scores[r·Rows + i] · v[r][d], Columns registers from d on. With several
+  /// rows there is arithmetic enough to hide reading: `next` (rows of that pitch, from d on) are keys to prefetch
+  /// meanwhile.
   template <int Columns, class Load>
   HEED_ALWAYS_INLINE void add_columns(const Keys& keys, const StoredRows<S>& v, const A* scores, Index d,
-                                      Load&& load_column) {
+                                      const StoredRows<S>& next, Load&& load_column) {
     V acc[Rows][Columns];
     unroll<Rows>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
       unroll<Columns>(
@@ -272,6 +269,7 @@ class DecodeRows {
     });
     for (int r = 0; r < keys.count; ++r) {
       const S* row = v.row(keys.key[r]) + d;
+      if constexpr (Rows > 1) prefetch<2>(next.data + r * next.pitch + d, Columns * width);
       V y[Columns];
       unroll<Columns>([&](auto c) HEED_ALWAYS_INLINE_LAMBDA {
         y[c] = load_column(row + c * width);
@@ -287,15 +285,18 @@ class DecodeRows {
                           HEED_ALWAYS_INLINE_LAMBDA { acc[i][c].store(values_ + i * value_pitch_ + d + c * width); });
     });
   }
-  HEED_NOINLINE void add_values(const Keys& keys, const StoredRows<S>& v, const A* scores) {
+  HEED_NOINLINE void add_values(const Keys& keys, const StoredRows<S>& k, const StoredRows<S>& v, const A* scores) {
     constexpr int columns = Rows == 1 ? 4 : 2;
     const auto whole = [](const S* from) HEED_ALWAYS_INLINE_LAMBDA { return load(from); };
+    const StoredRows<S> next{k.row(keys.key[keys.count - 1] + 1), k.pitch, k.width, 0};
     Index d = 0;
-    for (; d + columns * width <= v.width; d += columns * width) add_columns<columns>(keys, v, scores, d, whole);
-    for (; d + width <= v.width; d += width) add_columns<1>(keys, v, scores, d, whole);
+    for (; d + columns * width <= v.width; d += columns * width) {
+      add_columns<columns>(keys, v, scores, d, next, whole);
+    }
+    for (; d + width <= v.width; d += width) add_columns<1>(keys, v, scores, d, next, whole);
     if (d < v.width) {
       const Index rest = v.width - d;
-      add_columns<1>(keys, v, scores, d, [rest](const S* from) { return load_part(from, rest); });
+      add_columns<1>(keys, v, scores, d, next, [rest](const S* from) { return load_part(from, rest); });
     }
   }
 
@@ -330,7 +331,7 @@ class DecodeRows {
   A maximum_[Rows], sum_[Rows];
   int head_[Rows], query_[Rows];
   KeyRange range_[Rows];
-  int low_ = 0, high_ = 0, full_low_ = 0, full_high_ = 0;
+  RangeSummary seen_;
 };
 
 }  // namespace detail

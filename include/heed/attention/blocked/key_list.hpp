@@ -39,10 +39,20 @@ struct KeyList {
   /// The same, cut to the width of a lane.
   Word lane_words[words][Lanes];
 
+  /// The list will be about keys first, ..., first + n - 1.
+  void begin_tile(int first, int n) {
+    tile_first_ = first;
+    tile_count_ = n;
+    poison_ = Poison::Unknown;
+  }
+
   /// All of n keys from `first` on, seen by every lane.
   void fill(int first, int n) {
-    count = n;
     masked = false;
+    count = n;
+    if (whole_ == n && key[0] == first) return;
+    whole_ = n;
+    pointed_ = false;
     for (int r = 0; r < n; ++r) key[r] = first + r;
   }
 
@@ -59,6 +69,8 @@ struct KeyList {
     const int skip = std::countr_zero(any);
     if (any == all && any >> skip == low_bits(std::popcount(any))) return fill(first + skip, std::popcount(any));
 
+    whole_ = 0;
+    pointed_ = false;
     for (int lane = 0; lane < Lanes; ++lane) visible[lane] = 0;
     while (any) {  // runs of seen keys close up
       const int at = std::countr_zero(any);
@@ -76,14 +88,54 @@ struct KeyList {
     masked = (all & low_bits(count)) != low_bits(count);
   }
 
-  /// Points the list at rows; `base` is the key of row 0.
+  /// Points the list at rows; `base` is the key of row 0. Blocks that meet the same whole tile share the work.
   void point(const A* k, Index k_pitch, const A* v, Index v_pitch, int base) {
+    if (pointed_) return;
+    pointed_ = true;
+    v_tile_ = v + (tile_first_ - base) * v_pitch;
+    v_pitch_ = v_pitch;
     for (int r = 0; r < count; ++r) {
       k_row[r] = k + (key[r] - base) * k_pitch;
       v_row[r] = v + (key[r] - base) * v_pitch;
     }
     for (int r = count; r < count + kKeyPadding; ++r) k_row[r] = k_row[count - 1];
   }
+
+  /// Whether some value row of the tile, listed or not, holds Inf or NaN: 0 · x is then not 0, and a hidden row would
+  /// show. Found out once a tile.
+  HEED_NOINLINE bool has_poison(Index Dv) {
+    if (poison_ == Poison::Unknown) {
+      using V = Vec<A>;
+      constexpr int N = 4;
+      V zeros[N];
+      unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = V(A(0)); });
+      A rest(0);
+      for (int r = 0; r < tile_count_; ++r) {
+        const A* row = v_tile_ + r * v_pitch_;
+        Index d = 0;
+        for (; d + N * V::size <= Dv; d += N * V::size) {
+          unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+            zeros[i] = fma(V::load(row + d + i * V::size), V(A(0)), zeros[i]);
+          });
+        }
+        for (; d + V::size <= Dv; d += V::size) zeros[0] = fma(V::load(row + d), V(A(0)), zeros[0]);
+        for (; d < Dv; ++d) rest += row[d] * A(0);
+      }
+      const bool clean = sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + rest == A(0);
+      poison_ = clean ? Poison::None : Poison::Some;
+    }
+    return poison_ == Poison::Some;
+  }
+
+ private:
+  enum class Poison { Unknown, None, Some };
+
+  int tile_first_ = 0, tile_count_ = 0;
+  const A* v_tile_ = nullptr;
+  Index v_pitch_ = 0;
+  Poison poison_ = Poison::Unknown;
+  int whole_ = 0;  // how many keys in a row the list holds since fill(), whose rows need no new pointers
+  bool pointed_ = false;
 };
 
 }  // namespace detail

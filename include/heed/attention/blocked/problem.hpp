@@ -54,6 +54,9 @@ struct BlockedProblem {
   /// The same, to become exponents of 2.
   A to_log2() const { return to_score() * kLog2E<A>; }
 
+  /// Whether all that finish_row() does is to divide by the sum.
+  bool plain_rows() const { return sinks.empty() && dropout == 0 && !row_max.data(); }
+
   /// The factor that normalises the values of a row, whose maximum and sum (0 for a row that sees nothing) are in the
   /// kernel's units; the sink joins in, and the row statistics are written if they are wanted.
   A finish_row(int b, int h, int query, A maximum, A sum) const {

@@ -33,8 +33,8 @@ struct RegisterTile {
   static constexpr int values = 8;
   static constexpr int exponentials = 8;
 #else
-  static constexpr int keys = QueryVectors == 1 ? 8 : 4;
-  static constexpr int values = QueryVectors == 1 ? 8 : 4;
+  static constexpr int keys = QueryVectors == 1 ? 8 : 6;
+  static constexpr int values = QueryVectors == 1 ? 8 : 6;
   static constexpr int exponentials = 4;
 #endif
 };
@@ -48,7 +48,9 @@ class QueryBlock {
   static constexpr int lanes = QueryVectors * width;
   using Tile = RegisterTile<QueryVectors>;
   using Keys = KeyList<A, lanes>;
-  static_assert(Tile::keys <= kKeyPadding && kMaxTileKeys % Tile::keys == 0);
+  /// Keys and value columns that don't fill a register tile go in groups of so many.
+  static constexpr int tail = 4;
+  static_assert(Tile::keys <= kKeyPadding && kMaxTileKeys % tail == 0);
 
   /// Elements of A that one block needs beside the scratch that blocks share.
   static Index memory(Index Dk, Index Dv) { return (Dk + Dv + 2) * lanes; }
@@ -70,31 +72,29 @@ class QueryBlock {
       maximum_[i] = std::numeric_limits<A>::lowest();
       sum_[i] = A(0);
     }
-    pack_queries(p, b, h, row);
-    p.mask.ranges(b, h, first, count, p.shape.Lk, range_);
-    for (int i = count; i < lanes; ++i) range_[i] = range_[count - 1];
-    low_ = p.shape.Lk, high_ = 0, full_low_ = 0, full_high_ = p.shape.Lk;
-    for (int i = 0; i < lanes; ++i) {
-      full_low_ = std::max(full_low_, static_cast<int>(range_[i].first));
-      full_high_ = std::min(full_high_, static_cast<int>(range_[i].last));
-      if (range_[i].first >= range_[i].last) continue;
-      low_ = std::min(low_, static_cast<int>(range_[i].first));
-      high_ = std::max(high_, static_cast<int>(range_[i].last));
+    // The next block's rows arrive while this one's are transposed.
+    if (p.q.direct()) {
+      for (int i = first + count; i < std::min(first + count + lanes, p.shape.Lq); ++i) {
+        prefetch(p.q.in_place(b, h, i), Dk);
+      }
     }
+    pack_queries(p, b, h, row);
+    seen_ = p.mask.ranges(b, h, first, count, p.shape.Lk, range_);
+    for (int i = count; i < lanes; ++i) range_[i] = range_[count - 1];
     if (p.dropout > 0) {
       for (int i = 0; i < lanes; ++i) query_word_[i] = p.dropped.query_word(b, h, first + std::min(i, count - 1));
     }
   }
 
   /// The hull of the keys that the block sees: [low, high), empty when low >= high.
-  int low() const { return low_; }
-  int high() const { return high_; }
+  int low() const { return seen_.low; }
+  int high() const { return seen_.high; }
 
   /// Lists the keys that the block sees among n keys from k on; an empty list when there are none.
   void list_keys(const BlockedProblem<A>& p, int b, int h, int k, int n, Keys& keys) const {
     keys.count = 0;
-    if (k >= high_ || k + n <= low_) return;
-    const bool cut = k < full_low_ || k + n > full_high_;
+    if (k >= seen_.high || k + n <= seen_.low) return;
+    const bool cut = k < seen_.full_low || k + n > seen_.full_high;
     if (p.mask.exact() && !cut) return keys.fill(k, n);
     std::uint64_t seen[lanes];
     if (p.mask.exact()) {
@@ -128,7 +128,7 @@ class QueryBlock {
     rescale(before, after, p.to_log2(), Dv);
     exponentiate(scores, keys.count, after, p.to_log2());
     if (p.dropout > 0) drop(p, keys, scores);
-    if (hidden && has_poison(keys, Dv))
+    if (hidden && keys.has_poison(Dv))
       add_poisoned_values(keys, scores, Dv, clean);
     else
       add_values(scores, keys.v_row, keys.count, Dv);
@@ -138,7 +138,11 @@ class QueryBlock {
   /// Normalises and writes the rows, and the row statistics if they are wanted. `row` is scratch for `width` rows.
   void finish(const BlockedProblem<A>& p, int b, int h, A* row) {
     alignas(64) A factor[lanes] = {};
-    for (int i = 0; i < count_; ++i) factor[i] = p.finish_row(b, h, first_ + i, maximum_[i], sum_[i]);
+    if (p.plain_rows()) {
+      for (int v = 0; v < QueryVectors; ++v) (V(A(1)) / V::load(sum_ + v * width)).store(factor + v * width);
+    } else {
+      for (int i = 0; i < count_; ++i) factor[i] = p.finish_row(b, h, first_ + i, maximum_[i], sum_[i]);
+    }
     write_rows(p, b, h, factor, row);
   }
 
@@ -161,9 +165,9 @@ class QueryBlock {
       Index d = 0;
       for (; d + width <= Dk; d += width) {
         V square[width];
-        for (int i = 0; i < width; ++i) square[i] = V::load(from[i] + d) * V(factor);
+        unroll<width>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { square[i] = V::load(from[i] + d) * V(factor); });
         V::transpose(square);
-        for (int i = 0; i < width; ++i) square[i].store(to + (d + i) * lanes);
+        unroll<width>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { square[i].store(to + (d + i) * lanes); });
       }
       for (; d < Dk; ++d) {
         for (int i = 0; i < width; ++i) to[d * lanes + i] = from[i][d] * factor;
@@ -187,8 +191,9 @@ class QueryBlock {
       Index d = 0;
       for (; d + width <= Dv; d += width) {
         V square[width];
-        for (int i = 0; i < width; ++i)
+        unroll<width>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
           square[i] = select(none, V(A(0)), V::load(from + (d + i) * lanes) * f + V(A(0)));
+        });
         V::transpose(square);
         for (int i = 0; i < rows; ++i) square[i].store(to[i] + d);
       }
@@ -204,37 +209,44 @@ class QueryBlock {
   }
 
   /// scores[r][lane] = <query, key r>, -inf where the lane does not see the key; `top` becomes the running maximum.
-  /// Keys go in groups of Tile::keys; the last group repeats the last key into rows that nobody reads.
+  /// The last group repeats the last key into rows that nobody reads.
   template <bool Masked>
   static HEED_NOINLINE void score(const A* queries, Index Dk, const Keys& keys, A* scores, V (&top)[QueryVectors]) {
-    constexpr int N = Tile::keys;
     V best[QueryVectors];
     unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { best[v] = top[v]; });
-    for (int r = 0; r < keys.count; r += N) {
-      const A* k[N];
-      unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { k[i] = keys.k_row[r + i]; });
-      V dot[N][QueryVectors];
+    int r = 0;
+    for (; r + Tile::keys <= keys.count; r += Tile::keys) {
+      score_keys<Masked, Tile::keys>(queries, Dk, keys, r, scores, best);
+    }
+    for (; r < keys.count; r += tail) score_keys<Masked, tail>(queries, Dk, keys, r, scores, best);
+    unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { top[v] = best[v]; });
+  }
+
+  /// The same for listed keys r, ..., r + N - 1.
+  template <bool Masked, int N>
+  static HEED_ALWAYS_INLINE void score_keys(const A* queries, Index Dk, const Keys& keys, int r, A* scores,
+                                            V (&best)[QueryVectors]) {
+    const A* k[N];
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { k[i] = keys.k_row[r + i]; });
+    V dot[N][QueryVectors];
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { dot[i][v] = V(A(0)); });
+    });
+    for (Index d = 0; d < Dk; ++d, queries += lanes) {
+      V x[QueryVectors];
+      unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { x[v] = V::load_kept(queries + v * width); });
       unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-        unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { dot[i][v] = V(A(0)); });
-      });
-      const A* q = queries;
-      for (Index d = 0; d < Dk; ++d, q += lanes) {
-        V x[QueryVectors];
-        unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { x[v] = V::load_kept(q + v * width); });
-        unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-          const V y = V::broadcast(k[i] + d);
-          unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { dot[i][v] = fma(y, x[v], dot[i][v]); });
-        });
-      }
-      unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-        unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA {
-          if constexpr (Masked) dot[i][v] = select(sees(keys, r + i, v), dot[i][v], V(-infinity<A>()));
-          best[v] = max(best[v], dot[i][v]);
-          dot[i][v].store(scores + (r + i) * lanes + v * width);
-        });
+        const V y = V::broadcast(k[i] + d);
+        unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { dot[i][v] = fma(y, x[v], dot[i][v]); });
       });
     }
-    unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA { top[v] = best[v]; });
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA {
+        if constexpr (Masked) dot[i][v] = select(sees(keys, r + i, v), dot[i][v], V(-infinity<A>()));
+        best[v] = max(best[v], dot[i][v]);
+        dot[i][v].store(scores + (r + i) * lanes + v * width);
+      });
+    });
   }
 
   /// The lanes of vector v that see listed key r. Beyond the list, nobody does.
@@ -293,7 +305,7 @@ class QueryBlock {
       V x[static_cast<std::size_t>(N)];
       unroll<N>([&](auto i)
                     HEED_ALWAYS_INLINE_LAMBDA { x[i] = (V::load(at + i * width) - top[i % QueryVectors]) * unit; });
-      exp2_in_place<A, N>(x);
+      exp2_in_place<A, N, true>(x);
       unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
         x[i].store(at + i * width);
         sum[i % QueryVectors] = sum[i % QueryVectors] + x[i];
@@ -339,22 +351,13 @@ class QueryBlock {
   }
   HEED_NOINLINE void add_values(const A* scores, const A* const* rows, int count, Index Dv) {
     Index d = 0;
-    for (; d + Tile::values <= Dv; d += Tile::values) add_columns<Tile::values>(scores, rows, count, d);
-    for (; d + 4 <= Dv; d += 4) add_columns<4>(scores, rows, count, d);
-    for (; d < Dv; ++d) add_columns<1>(scores, rows, count, d);
-  }
-
-  /// Whether a listed value row holds Inf or NaN: 0 · x is then not 0, and a hidden row would show.
-  static bool has_poison(const Keys& keys, Index Dv) {
-    V zeros(A(0));
-    A rest(0);
-    for (int r = 0; r < keys.count; ++r) {
-      const A* row = keys.v_row[r];
-      Index d = 0;
-      for (; d + width <= Dv; d += width) zeros = fma(V::load(row + d), V(A(0)), zeros);
-      for (; d < Dv; ++d) rest += row[d] * A(0);
+    for (; d + Tile::values <= Dv; d += Tile::values) {
+      // Two groups of 4 take less time than one of 6 and the rest one by one.
+      if (Tile::values == 6 && (Dv - d == 8 || Dv - d == 9)) break;
+      add_columns<Tile::values>(scores, rows, count, d);
     }
-    return !(sum(zeros) + rest == A(0));
+    for (; d + tail <= Dv; d += tail) add_columns<tail>(scores, rows, count, d);
+    for (; d < Dv; ++d) add_columns<1>(scores, rows, count, d);
   }
 
   /// add_values for a tile whose hidden rows hold Inf or NaN: clean copies serve all lanes, and each entry that is not
@@ -384,8 +387,7 @@ class QueryBlock {
   A* sum_ = nullptr;      // [lanes]
   bool fresh_ = true;
   int first_ = 0, count_ = 0;
-  int low_ = 0, high_ = 0;            // hull of the lanes' ranges
-  int full_low_ = 0, full_high_ = 0;  // their intersection
+  RangeSummary seen_;
   KeyRange range_[lanes];
   std::uint32_t query_word_[lanes];
 };
