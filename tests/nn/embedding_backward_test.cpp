@@ -71,35 +71,6 @@ TEST(EmbeddingBackward, ExactGradientsButForThePaddingRow) {
   }
 }
 
-TEST(EmbeddingBackward, ThreadsAndStridesChangeNothing) {
-  constexpr Index width = 200;
-  const Tensor<int, 2> ids = some_ids(4, 100, 30);
-  const auto dy = random_tensor<float, 3>({4, 100, width});
-  Tensor<float, 3> y(4, 100, width);
-  const auto gradient = [&](const TensorView<const float, 3>& errors, Context& context) {
-    Embedding<float> layer({.vocabulary = 30, .width = width});
-    Embedding<float>::Cache cache;
-    layer.forward(ids, y.view(), cache, context);
-    layer.backward(errors, cache, context);
-    Tensor<float, 1> result(layer.weight().size());
-    copy(layer.weight().grad(), result.view());
-    layer.weight().zero_grad();
-    EXPECT_EQ(heed_test::allocations_of([&] { layer.backward(errors, cache, context); }), 0);
-    EXPECT_TRUE(bits_equal(result.view(), layer.weight().grad()));
-    return result;
-  };
-  Context serial;
-  const Tensor<float, 1> expected = gradient(dy.view(), serial);
-  Spaced<float, 3> spaced(dy.extents(), {2, 0, 1}, 2, 1);
-  copy(dy.view(), spaced.view());
-  for (const int threads : {1, 2, 3, 7}) {
-    heed::ThreadPool pool(threads);
-    Context context(pool);
-    EXPECT_TRUE(bits_equal(expected.view(), gradient(dy.view(), context).view()));
-    EXPECT_TRUE(bits_equal(expected.view(), gradient(spaced.view(), context).view()));
-  }
-}
-
 TEST(EmbeddingBackward, MistakesAreNamed) {
   Embedding<double> layer({.vocabulary = 6, .width = 5});
   Embedding<double>::Cache cache;
@@ -116,8 +87,6 @@ TEST(PositionsBackward, KeepThePromisesOfABackward) {
   expect_same_backward_for_any_strides<double>(learned, {2, 6, 7});
   Sinusoidal<double> sinusoidal({.width = 7, .input_scale = 3});
   expect_backward(sinusoidal, {2, 6, 7});
-  Learned<float> wide({.length = 300, .width = 96});
-  expect_same_backward_for_any_threads<float>(wide, {2, 300, 96});
 }
 
 // Samples that stand at different positions share rows of the table.

@@ -28,13 +28,6 @@ TEST(LinearBackward, KeepsThePromisesOfABackward) {
   }
 }
 
-// Among them a product whose depth, the number of rows, is cut into blocks.
-TEST(LinearBackward, ThreadsChangeNothing) {
-  Linear<float> layer({.in = 70, .out = 130});
-  fill_parameters<float>(layer, 3);
-  expect_same_backward_for_any_threads<float>(layer, {3, 300, 70});
-}
-
 TEST(LinearBackward, GradientsFromPyTorch) {
   expect_golden_gradients<double>("linear", Linear<double>({.in = 24, .out = 13}));
   expect_golden_gradients<double>("linear_no_bias", Linear<double>({.in = 24, .out = 17, .bias = false}));
@@ -102,12 +95,6 @@ TEST(FeedForwardBackward, KeepsThePromisesOfABackward) {
   fill_parameters<double>(layer, 3);
   expect_exact_gradients(layer, {2, 3, 7});
   expect_same_backward_for_any_strides<double>(layer, {2, 3, 7});
-}
-
-TEST(FeedForwardBackward, ThreadsChangeNothing) {
-  FeedForward<float> layer({.model = 40, .activation = Activation::GELU, .gated = true});
-  fill_parameters<float>(layer, 3);
-  expect_same_backward_for_any_threads<float>(layer, {3, 100, 40});
 }
 
 TEST(FeedForwardBackward, AddsTheResidual) {

@@ -37,16 +37,6 @@ TEST(NormBackward, WithoutWeightOrBias) {
   expect_exact_gradients(rms, {2, 3, 9});
 }
 
-// Enough rows for several blocks: where a sum over rows is cut must not depend on who adds it up.
-TEST(NormBackward, ThreadsChangeNothing) {
-  LayerNorm<float> layer_norm({.width = 75});
-  RMSNorm<double> rms_norm({.width = 75});
-  fill_parameters<float>(layer_norm, 3);
-  fill_parameters<double>(rms_norm, 3);
-  expect_same_backward_for_any_threads<float>(layer_norm, {3, 300, 75});
-  expect_same_backward_for_any_threads<double>(rms_norm, {3, 300, 75});
-}
-
 TEST(NormBackward, GradientsFromPyTorch) {
   expect_golden_gradients<double>("layer_norm", LayerNorm<double>({.width = 24}));
   expect_golden_gradients<double>("layer_norm_eps", LayerNorm<double>({.width = 24, .eps = 1e-3}));

@@ -10,7 +10,6 @@
 #include <heed/train/gradcheck.hpp>
 #include <heed/train/loss.hpp>
 
-#include "common/allocation_counter.hpp"
 #include "common/golden.hpp"
 #include "nn/layer_checks.hpp"
 
@@ -100,30 +99,6 @@ TEST(CrossEntropy, NotANumberShows) {
     EXPECT_TRUE(std::isnan(heed::cross_entropy(bad, std::vector{3, 4}, dlogits).value));
     EXPECT_TRUE(std::isnan(dlogits(0, 1, 20)));
     EXPECT_FALSE(std::isnan(dlogits(0, 0, 20)));
-  }
-}
-
-TEST(CrossEntropy, ThreadsStridesAndPlaceChangeNothing) {
-  const auto logits = random_tensor<float, 3>({3, 50, 65});
-  const Tensor<int, 2> targets = some_targets(3, 50, 65);
-  Tensor<float, 3> expected(logits.extents());
-  const heed::CrossEntropyOptions options{.label_smoothing = 0.1};
-  const heed::Loss loss = heed::cross_entropy(logits, targets, expected, options);
-  Spaced<float, 3> from(logits.extents(), {2, 0, 1}, 1, 2), to(logits.extents(), {0, 2, 1}, 2, 3);
-  copy(logits.view(), from.view());
-  for (const int threads : {1, 2, 3, 7}) {
-    heed::ThreadPool pool(threads);
-    Context context(pool);
-    Tensor<float, 3> dlogits(logits.extents());
-    EXPECT_EQ(heed::cross_entropy(logits, targets, dlogits, options, context).value, loss.value);
-    EXPECT_TRUE(bits_equal(expected.view(), dlogits.view()));
-    EXPECT_EQ(heed_test::allocations_of([&] { heed::cross_entropy(logits, targets, dlogits, options, context); }), 0);
-    EXPECT_EQ(heed::cross_entropy(from.view(), targets, to.view(), options, context).value, loss.value);
-    EXPECT_TRUE(bits_equal(expected.view(), TensorView<const float, 3>(to.view())));
-    Tensor<float, 3> in_place = logits;
-    EXPECT_EQ(heed::cross_entropy(in_place, targets, in_place, options, context).value, loss.value);
-    EXPECT_TRUE(bits_equal(expected.view(), in_place.view()));
-    EXPECT_EQ(heed::cross_entropy(logits, targets, options, context).value, loss.value);
   }
 }
 

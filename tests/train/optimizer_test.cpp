@@ -5,16 +5,15 @@
 
 #include <gtest/gtest.h>
 
-#include <heed/core/parallel.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/train/clip.hpp>
 #include <heed/train/optimizer.hpp>
 #include <heed/train/schedule.hpp>
 
-#include "common/allocation_counter.hpp"
 #include "common/golden.hpp"
 #include "nn/layer_checks.hpp"
 #include "train/mlp.hpp"
+#include "train/pair.hpp"
 
 namespace {
 
@@ -26,6 +25,7 @@ using heed::Tensor;
 using namespace layer_checks;
 using heed_test::Golden;
 using heed_test::Mlp;
+using heed_test::Pair;
 
 /// The parameters of an mlp_training golden to start from.
 Mlp<double> starting_model(const Golden& golden) {
@@ -77,48 +77,6 @@ TEST(Optimizer, TenStepsFromPyTorch) {
       "adam", heed::AdamOptions{.learning_rate = 0.02, .beta2 = 0.98, .weight_decay = 0.03}, 0.2);
   expect_golden_training<heed::AdamW<double>>(
       "adamw", heed::AdamWOptions{.learning_rate = 0.02, .beta2 = 0.98, .weight_decay = 0.03});
-}
-
-/// A model of two parameters.
-template <class T>
-struct Pair {
-  explicit Pair(Index n = 3000) : first(n), second(7, 9) { fill_parameters<T>(*this, 4); }
-  template <class F>
-  void visit(std::string_view, F&& f) {
-    f("first", first);
-    f("second", second);
-  }
-  template <class F>
-  void visit(std::string_view, F&& f) const {
-    f("first", first);
-    f("second", second);
-  }
-  void set_gradients(std::uint64_t seed) {
-    copy(random_tensor<T, 1>({first.size()}, seed).view(), first.grad());
-    copy(random_tensor<T, 1>({second.size()}, seed + 1).view(), second.grad());
-  }
-  Parameter<T> first, second;
-};
-
-TEST(Optimizer, ThreadsChangeNothingAndNothingIsAllocated) {
-  Pair<float> expected(50000);
-  heed::AdamW<float> serial(expected, {});
-  for (int step = 0; step < 3; ++step) {
-    expected.set_gradients(static_cast<std::uint64_t>(step));
-    serial.step();
-  }
-  for (const int threads : {1, 2, 3, 7}) {
-    Pair<float> model(50000);
-    heed::AdamW<float> optimizer(model, {});
-    heed::ThreadPool pool(threads);
-    Context context(pool);
-    for (int step = 0; step < 3; ++step) {
-      model.set_gradients(static_cast<std::uint64_t>(step));
-      EXPECT_EQ(heed_test::allocations_of([&] { optimizer.step(context); }), 0);
-    }
-    EXPECT_TRUE(bits_equal(expected.first.value(), model.first.value()));
-    EXPECT_TRUE(bits_equal(expected.second.value(), model.second.value()));
-  }
 }
 
 TEST(Optimizer, LeavesParametersWithoutAGradientAndDropsPacks) {
@@ -175,22 +133,6 @@ TEST(Clip, ScalesToTheGlobalNorm) {
   EXPECT_NEAR(heed::clip_global_norm(parameters, 0.5, context), norm, 1e-11);
   EXPECT_NEAR(model.first.grad()(7), first * 0.5 / norm, 1e-15);
   EXPECT_NEAR(heed::global_grad_norm(parameters, context), 0.5, 1e-14);
-}
-
-TEST(Clip, ThreadsChangeNothing) {
-  Pair<float> expected(50000);
-  expected.set_gradients(3);
-  const double norm = heed::clip_global_norm(ParameterList<float>(expected), 1);
-  for (const int threads : {1, 2, 3, 7}) {
-    Pair<float> model(50000);
-    model.set_gradients(3);
-    const ParameterList<float> parameters(model);
-    heed::ThreadPool pool(threads);
-    Context context(pool);
-    EXPECT_EQ(heed::clip_global_norm(parameters, 1, context), norm);
-    EXPECT_TRUE(bits_equal(expected.first.grad(), model.first.grad()));
-    EXPECT_EQ(heed_test::allocations_of([&] { heed::clip_global_norm(parameters, 0.1, context); }), 0);
-  }
 }
 
 TEST(Clip, WhatIsNotFiniteIsNamed) {
