@@ -5,6 +5,7 @@
 /// Everything of heed that needs Eigen and the standard library alone.
 
 #include <heed/attention/attention.hpp>
+#include <heed/attention/backward.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>

@@ -14,6 +14,7 @@
 /// output that overlaps an input, and whatever the mask finds wrong with the shape.
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -88,6 +89,8 @@ template <class T>
 struct AttentionExtras {
   TensorView<T, 4> weights;
   TensorView<accumulate_t<T>, 3> row_max, row_sum;
+  /// Receives the number of the dropout stream.
+  std::uint64_t* stream = nullptr;
 };
 
 /// Everything that the public functions share: one core on views.
@@ -114,6 +117,8 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
   const auto bound = bind(mask, shape);
   const auto bound_modifier = bind(modifier, shape);
   const double dropout = context.training ? options.dropout : 0.0;
+  const std::uint64_t stream = dropout > 0 ? context.next_stream() : 0;
+  if (extras.stream) *extras.stream = stream;
   const AttentionCall<T, S> call{shape,
                                  q,
                                  k,
@@ -125,7 +130,7 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
                                  options.scale ? A(*options.scale) : A(1 / std::sqrt(static_cast<double>(shape.Dk))),
                                  options.sinks,
                                  dropout,
-                                 DropoutPattern(context.seed, dropout > 0 ? context.next_stream() : 0, dropout)};
+                                 DropoutPattern(context.seed, stream, dropout)};
 
   constexpr bool has_blocked = std::is_same_v<A, float> || std::is_same_v<A, double>;
   if constexpr (has_blocked) {

@@ -48,7 +48,7 @@ struct BlockedPlan {
     group_blocks = std::clamp(std::min(most, 256 / Block::lanes), 1, std::max(blocks, 1));
     groups = (blocks + group_blocks - 1) / group_blocks;
     block_elements = Block::memory(s.Dk, s.Dv);
-    slot_elements = block_elements * group_blocks + Block::score_memory +
+    slot_elements = block_elements * group_blocks + Block::Kernels::score_memory +
                     Index{kMaxTileKeys} * (s.Dk + 2 * Index{s.Dv}) + Index{Block::width} * std::max(s.Dk, s.Dv);
   }
 };
@@ -60,7 +60,7 @@ void run_group(const BlockedProblem<A>& p, const BlockedPlan<A, QueryVectors>& p
   using Block = QueryBlock<A, QueryVectors>;
   const Index Dk = p.q.width(), Dv = p.v.width();
   A* scores = memory + plan.block_elements * plan.group_blocks;
-  A* k_copy = scores + Block::score_memory;
+  A* k_copy = scores + Block::Kernels::score_memory;
   A* v_copy = k_copy + kMaxTileKeys * Dk;
   A* clean = v_copy + kMaxTileKeys * Dv;
   A* row = clean + kMaxTileKeys * Dv;

@@ -26,6 +26,14 @@ struct AttentionOptions {
   std::span<const double> sinks = {};
 };
 
+/// Where a backward writes: dq (B, H, Lq, Dk), dk (B, G, Lk, Dk), dv (B, G, Lk, Dv). What has no data is not wanted.
+template <class T>
+struct AttentionGradients {
+  TensorView<T, 4> dq, dk, dv;
+  /// (H), the gradients of the sinks.
+  std::span<double> dsinks = {};
+};
+
 namespace detail {
 
 /// q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv); the mask is bound to the shape.
@@ -49,6 +57,15 @@ struct AttentionCall {
   /// Query head h reads key/value head h / (H/G).
   int key_head(int h) const { return h / (shape.H / shape.G); }
   bool wants_statistics() const { return row_max.data() != nullptr; }
+};
+
+/// What a backward computes from: the forward's call with its row statistics (its `out` is not used), its output and
+/// the gradient of that, both (B, H, Lq, Dv).
+template <class T>
+struct AttentionBackwardCall {
+  AttentionCall<T, T> forward;
+  TensorView<const T, 4> out, dout;
+  AttentionGradients<T> gradients;
 };
 
 }  // namespace detail

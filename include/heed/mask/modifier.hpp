@@ -10,6 +10,11 @@
 /// where V has + - * / and exp, tanh, abs, max, min (found by argument-dependent lookup; `using std::exp` for scalars).
 /// A result of -inf hides the pair exactly as a mask does. It may also give
 ///   auto bind(const AttentionShape&) const     checks the modifier against a call, returns the modifier to use for it
+///   V derivative(V score, const ScorePlace<V>& at) const   for the backward: its derivative by the score. Without it
+///   the
+///                                              backward takes the reference path, with dual numbers
+///   void accumulate(V d, const ScorePlace<V>& at) const    for the backward: adds to the gradients of its parameters;
+///                                              d is the gradient of its result, 0 for hidden pairs
 ///   auto for_head(int b, int h) const          returns the modifier for one head, with what depends on it prepared
 /// then(a, b, ...) applies several, left to right; heed::modifier(f) makes one of a function.
 
@@ -21,6 +26,7 @@
 #include <utility>
 
 #include <heed/core/config.hpp>
+#include <heed/core/dual.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/operand.hpp>
 #include <heed/core/simd.hpp>
@@ -97,6 +103,28 @@ V hide_where(const V& test, const V& score) {
     return select(equal(test, none), none, score);
 }
 
+/// The gradient, but 0 where `test` is 0: hidden pairs have no part in it, whatever their derivative.
+template <class V>
+V zero_where(const V& test, const V& gradient) {
+  const V zero = in_lanes<V>(0);
+  if constexpr (std::is_same_v<V, typename lane_scalar<V>::type>)
+    return test == zero ? zero : gradient;
+  else
+    return select(equal(test, zero), zero, gradient);
+}
+
+/// Adds `d` to the places of the lanes, which may coincide: gradient[lane · step].
+template <class T, class V>
+void scatter_add(T* gradient, Index step, int lanes, const V& d) {
+  if constexpr (std::is_same_v<V, typename lane_scalar<V>::type>) {
+    *gradient = static_cast<T>(*gradient + static_cast<T>(d));
+  } else {
+    typename V::Scalar values[V::size];
+    d.store(values);
+    for (int i = 0; i < lanes; ++i) gradient[i * step] = static_cast<T>(gradient[i * step] + static_cast<T>(values[i]));
+  }
+}
+
 template <Modifier M>
 auto for_head(const M& m, [[maybe_unused]] int b, [[maybe_unused]] int h) {
   if constexpr (requires { m.for_head(b, h); })
@@ -113,6 +141,10 @@ struct NoModifier : ModifierBase {
   V operator()(V score, const ScorePlace<V>&) const {
     return score;
   }
+  template <class V>
+  V derivative(const V&, const ScorePlace<V>&) const {
+    return detail::in_lanes<V>(1);
+  }
 };
 
 /// s -> cap · tanh(s / cap): keeps scores within ±cap (Gemma 2, 2024).
@@ -126,6 +158,12 @@ class SoftCap : public ModifierBase {
   V operator()(V score, const ScorePlace<V>&) const {
     using std::tanh;
     return detail::in_lanes<V>(cap_) * tanh(score * detail::in_lanes<V>(1 / cap_));
+  }
+  template <class V>
+  V derivative(V score, const ScorePlace<V>&) const {
+    using std::tanh;
+    const V t = tanh(score * detail::in_lanes<V>(1 / cap_));
+    return detail::in_lanes<V>(1) - t * t;
   }
 
  private:
@@ -154,6 +192,10 @@ class Alibi : public ModifierBase {
   V operator()(V score, const ScorePlace<V>& at) const {
     return for_head(at.b, at.h)(score, at);
   }
+  template <class V>
+  V derivative(const V&, const ScorePlace<V>&) const {
+    return detail::in_lanes<V>(1);
+  }
   Alibi bind(const AttentionShape& s) const {
     HEED_CHECK(s.H == heads_, ShapeError, "heed::Alibi: made for ", heads_, " heads but the call has H = ", s.H);
     return Alibi(heads_, alignment_.bind(s, "Alibi"));
@@ -166,6 +208,10 @@ class Alibi : public ModifierBase {
     V operator()(V score, const ScorePlace<V>& at) const {
       using std::abs;
       return score - detail::in_lanes<V>(slope) * abs(at.query + detail::in_lanes<V>(shift) - at.key);
+    }
+    template <class V>
+    V derivative(const V&, const ScorePlace<V>&) const {
+      return detail::in_lanes<V>(1);
     }
   };
   Head for_head(int b, int h) const { return {{}, slope(heads_, h), static_cast<double>(alignment_.position(b, 0))}; }
@@ -200,16 +246,37 @@ class Bias : public ModifierBase {
     const V bias = detail::gather<V>(at.lanes, [&](int lane) { return p[lane * step]; });
     return detail::hide_where(bias, score + bias);
   }
+  template <class V>
+  V derivative(const V&, const ScorePlace<V>&) const {
+    return detail::in_lanes<V>(1);
+  }
+  /// The same bias; a backward adds its gradient to `gradient`, of the bias's extents, summed where it is broadcast.
+  /// The backward then runs on one thread.
+  Bias with_gradient(TensorView<T, 4> gradient) const {
+    HEED_CHECK(gradient.extents() == view_.extents(), ShapeError, "heed::Bias: the gradient is ", gradient.extents(),
+               " but the bias is ", view_.extents());
+    Bias result = *this;
+    result.gradient_ = gradient;
+    return result;
+  }
+  template <class V>
+  void accumulate(const V& d, const ScorePlace<V>& at) const {
+    detail::scatter_add(&gradient_(at.b, at.h, at.q, at.k),
+                        at.q_step * gradient_.stride(2) + at.k_step * gradient_.stride(3), at.lanes, d);
+  }
+  bool accumulates() const { return gradient_.data() != nullptr; }
   /// Throws ShapeError unless each extent fits the call or is 1.
   Bias bind(const AttentionShape& s) const {
     const Extents<4> wanted{s.B, s.H, s.Lq, s.Lk};
-    Extents<4> strides = view_.strides();
+    Extents<4> strides = view_.strides(), gradient_strides = gradient_.strides();
     for (std::size_t d = 0; d < 4; ++d) {
       HEED_CHECK(view_.extents()[d] == wanted[d] || view_.extents()[d] == 1, ShapeError, "heed::Bias: the bias is ",
                  view_.extents(), " but the call is (B, H, Lq, Lk) = ", wanted, "; each extent must be equal or 1");
-      if (view_.extents()[d] == 1) strides[d] = 0;
+      if (view_.extents()[d] == 1) strides[d] = gradient_strides[d] = 0;
     }
-    return Bias(TensorView<const T, 4>(view_.data(), view_.extents(), strides));
+    Bias bound(TensorView<const T, 4>(view_.data(), view_.extents(), strides));
+    bound.gradient_ = {gradient_.data(), gradient_.extents(), gradient_strides};
+    return bound;
   }
   const TensorView<const T, 4>& view() const { return view_; }
 
@@ -220,6 +287,7 @@ class Bias : public ModifierBase {
     return detail::with_rank<4>(TensorView<const T, rank_of_v<X>>(view_of(x)));
   }
   TensorView<const T, 4> view_;
+  TensorView<T, 4> gradient_;
 };
 template <class X>
 Bias(X&&) -> Bias<scalar_of_t<std::remove_reference_t<X>>>;
@@ -244,25 +312,57 @@ class RelativeBias : public ModifierBase {
 
   template <class V>
   V operator()(V score, const ScorePlace<V>& at) const {
-    const Index reach = table_.extent(1) / 2;
-    const T* row = &table_(table_.extent(0) == 1 ? 0 : at.h, reach);
-    const Index distance = at.k - alignment_.position(at.b, at.q);
-    const V bias = detail::gather<V>(at.lanes, [&](int lane) {
-      const Index here = distance + lane * (at.k_step - at.q_step);
-      return row[std::clamp(here, -reach, reach) * table_.stride(1)];
-    });
+    const V bias = detail::gather<V>(at.lanes, [&](int lane) { return table_(row(at), column(at, lane)); });
     return detail::hide_where(bias, score + bias);
   }
+  template <class V>
+  V derivative(const V&, const ScorePlace<V>&) const {
+    return detail::in_lanes<V>(1);
+  }
+  /// The same bias; a backward adds the gradient of the table to `gradient`. The backward then runs on one thread.
+  RelativeBias with_gradient(TensorView<T, 2> gradient) const {
+    HEED_CHECK(gradient.extents() == table_.extents(), ShapeError, "heed::RelativeBias: the gradient is ",
+               gradient.extents(), " but the table is ", table_.extents());
+    RelativeBias result = *this;
+    result.gradient_ = gradient;
+    return result;
+  }
+  template <class V>
+  void accumulate(const V& d, const ScorePlace<V>& at) const {
+    if constexpr (std::is_same_v<V, typename detail::lane_scalar<V>::type>) {
+      detail::scatter_add(&gradient_(row(at), column(at, 0)), 0, 1, d);
+    } else {
+      typename V::Scalar values[V::size];
+      d.store(values);
+      for (int i = 0; i < at.lanes; ++i) detail::scatter_add(&gradient_(row(at), column(at, i)), 0, 1, values[i]);
+    }
+  }
+  bool accumulates() const { return gradient_.data() != nullptr; }
   /// Throws ShapeError unless the table has one row or H.
   RelativeBias bind(const AttentionShape& s) const {
     HEED_CHECK(table_.extent(0) == 1 || table_.extent(0) == s.H, ShapeError, "heed::RelativeBias: the table is ",
                table_.extents(), " but the call has H = ", s.H, "; give one row for each head or one for all");
-    return RelativeBias(table_, alignment_.bind(s, "RelativeBias", "Alignment"));
+    RelativeBias bound = *this;
+    bound.alignment_ = alignment_.bind(s, "RelativeBias", "Alignment");
+    return bound;
   }
 
  private:
+  template <class V>
+  Index row(const ScorePlace<V>& at) const {
+    return table_.extent(0) == 1 ? 0 : at.h;
+  }
+  /// Where the table holds the distance of a lane.
+  template <class V>
+  Index column(const ScorePlace<V>& at, int lane) const {
+    const Index reach = table_.extent(1) / 2;
+    const Index distance = at.k - alignment_.position(at.b, at.q) + lane * (at.k_step - at.q_step);
+    return std::clamp(distance, -reach, reach) + reach;
+  }
+
   TensorView<const T, 2> table_;
   Alignment alignment_;
+  TensorView<T, 2> gradient_;
 };
 template <class X>
 RelativeBias(X&&) -> RelativeBias<scalar_of_t<std::remove_reference_t<X>>>;
@@ -300,10 +400,23 @@ auto then(A a, B b, More... more) {
   return then(Then<A, B>(std::move(a), std::move(b)), std::move(more)...);
 }
 
-/// A modifier from a generic function of (score, place), such as
-///   heed::modifier([](auto s, const auto& at) { using std::abs; return s - 0.5 * abs(at.query - at.key); })
-template <class F>
+/// A modifier from a generic function of (score, place), and perhaps one for its derivative by the score.
+template <class F, class Derivative = void>
 struct FunctionModifier : ModifierBase {
+  F f;
+  Derivative df;
+  FunctionModifier(F function, Derivative derivative) : f(std::move(function)), df(std::move(derivative)) {}
+  template <class V>
+  V operator()(V score, const ScorePlace<V>& at) const {
+    return static_cast<V>(f(score, at));
+  }
+  template <class V>
+  V derivative(V score, const ScorePlace<V>& at) const {
+    return static_cast<V>(df(score, at));
+  }
+};
+template <class F>
+struct FunctionModifier<F, void> : ModifierBase {
   F f;
   explicit FunctionModifier(F function) : f(std::move(function)) {}
   template <class V>
@@ -311,7 +424,65 @@ struct FunctionModifier : ModifierBase {
     return static_cast<V>(f(score, at));
   }
 };
+
+/// A modifier from a function such as
+///   heed::modifier([](auto s, const auto& at) { using std::abs; return s - 0.5 * abs(at.query - at.key); })
 template <class F>
 requires(!Modifier<F>) FunctionModifier<F> modifier(F f) { return FunctionModifier<F>(std::move(f)); }
+/// The same with its derivative by the score, a function of the same arguments, for a fast backward.
+template <class F, class Derivative>
+requires(!Modifier<F>) FunctionModifier<F, Derivative> modifier(F f, Derivative derivative) {
+  return {std::move(f), std::move(derivative)};
+}
+
+namespace detail {
+
+template <class M>
+inline constexpr bool is_then_v = false;
+template <class A, class B>
+inline constexpr bool is_then_v<Then<A, B>> = true;
+
+/// Whether M and all that it is made of give their derivative, so that a backward needs no dual numbers.
+template <class M, class V>
+    struct GivesDerivative : std::bool_constant < requires(const M& m, V s, const ScorePlace<V>& at) {
+  m.derivative(s, at);
+} > {};
+template <class A, class B, class V>
+struct GivesDerivative<Then<A, B>, V>
+    : std::bool_constant<GivesDerivative<A, V>::value && GivesDerivative<B, V>::value> {};
+
+/// Whether a backward with this modifier adds to gradients of parameters.
+template <class M>
+bool accumulates(const M& m) {
+  if constexpr (is_then_v<M>)
+    return accumulates(m.a) || accumulates(m.b);
+  else if constexpr (requires { m.accumulates(); })
+    return m.accumulates();
+  else
+    return requires(float d, const ScorePlace<float>& at) { m.accumulate(d, at); };
+}
+
+/// The gradient of the score that went into the modifier from `d`, that of the score that came out.
+template <class V, class M>
+V modifier_backward(const M& m, V score, V d, const ScorePlace<V>& at) {
+  if constexpr (is_then_v<M>) {
+    const V first = m.a(score, at);
+    return modifier_backward(m.a, score, modifier_backward(m.b, first, d, at), at);
+  } else {
+    if constexpr (requires { m.accumulate(d, at); }) {
+      if (accumulates(m)) m.accumulate(d, at);
+    }
+    if constexpr (GivesDerivative<M, V>::value) {
+      return zero_where(d, d * m.derivative(score, at));
+    } else {
+      ScorePlace<Dual<V>> place;
+      place.b = at.b, place.h = at.h, place.q = at.q, place.k = at.k;
+      place.query = at.query, place.key = at.key;
+      return zero_where(d, d * m(Dual<V>(score, V(1)), place).derivative);
+    }
+  }
+}
+
+}  // namespace detail
 
 HEED_NAMESPACE_END

@@ -20,12 +20,6 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Extends a width to whole registers.
-template <class A>
-constexpr Index whole_registers(Index n) {
-  return (n + Vec<A>::size - 1) / Vec<A>::size * Vec<A>::size;
-}
-
 /// The rows of keys or values of one (b, g), stored as S with elements next to each other.
 template <class S>
 struct StoredRows {

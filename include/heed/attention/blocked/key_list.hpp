@@ -17,8 +17,29 @@ namespace detail {
 
 /// A tile has at most as many keys as a word has bits.
 inline constexpr int kMaxTileKeys = 64;
-/// The score kernels take keys in groups and may read row pointers beyond the last key.
-inline constexpr int kKeyPadding = 16;
+/// The score kernels take the last keys in a group of four and may read row pointers beyond the last one.
+inline constexpr int kKeyPadding = 3;
+
+/// Whether n rows hold Inf or NaN: 0 · x is then not 0, and what is hidden would show.
+template <class A>
+HEED_NOINLINE bool holds_poison(const A* rows, Index pitch, int n, Index D) {
+  using V = Vec<A>;
+  constexpr int N = 4;
+  V zeros[N];
+  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = V(A(0)); });
+  A rest(0);
+  for (int r = 0; r < n; ++r) {
+    const A* row = rows + r * pitch;
+    Index d = 0;
+    for (; d + N * V::size <= D; d += N * V::size) {
+      unroll<N>([&](auto i)
+                    HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = fma(V::load(row + d + i * V::size), V(A(0)), zeros[i]); });
+    }
+    for (; d + V::size <= D; d += V::size) zeros[0] = fma(V::load(row + d), V(A(0)), zeros[0]);
+    for (; d < D; ++d) rest += row[d] * A(0);
+  }
+  return !(sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + rest == A(0));
+}
 
 /// The keys of one tile that at least one lane sees, in order, as rows of K and V; and per lane a bit for each of them.
 /// Hidden keys that no lane sees never enter: they cost nothing and can't poison anything.
@@ -33,17 +54,18 @@ struct KeyList {
   bool masked = false;
   int key[kMaxTileKeys];
   const A* k_row[kMaxTileKeys + kKeyPadding];
-  const A* v_row[kMaxTileKeys];
+  const A* v_row[kMaxTileKeys + kKeyPadding];
   /// Bit r: the lane sees listed key r.
   std::uint64_t visible[Lanes];
   /// The same, cut to the width of a lane.
   Word lane_words[words][Lanes];
 
-  /// The list will be about keys first, ..., first + n - 1.
+  /// The list will be about keys first, ..., first + n - 1, whose rows may stand elsewhere than before.
   void begin_tile(int first, int n) {
     tile_first_ = first;
     tile_count_ = n;
     poison_ = Poison::Unknown;
+    whole_ = 0;
   }
 
   /// All of n keys from `first` on, seen by every lane.
@@ -98,33 +120,33 @@ struct KeyList {
       k_row[r] = k + (key[r] - base) * k_pitch;
       v_row[r] = v + (key[r] - base) * v_pitch;
     }
-    for (int r = count; r < count + kKeyPadding; ++r) k_row[r] = k_row[count - 1];
+    for (int r = count; r < count + kKeyPadding; ++r) {
+      k_row[r] = k_row[count - 1];
+      v_row[r] = v_row[count - 1];
+    }
   }
 
-  /// Whether some value row of the tile, listed or not, holds Inf or NaN: 0 · x is then not 0, and a hidden row would
-  /// show. Found out once a tile.
-  HEED_NOINLINE bool has_poison(Index Dv) {
+  /// Whether some value row of the tile, listed or not, holds Inf or NaN. Found out once a tile.
+  bool has_poison(Index Dv) {
     if (poison_ == Poison::Unknown) {
-      using V = Vec<A>;
-      constexpr int N = 4;
-      V zeros[N];
-      unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = V(A(0)); });
-      A rest(0);
-      for (int r = 0; r < tile_count_; ++r) {
-        const A* row = v_tile_ + r * v_pitch_;
-        Index d = 0;
-        for (; d + N * V::size <= Dv; d += N * V::size) {
-          unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-            zeros[i] = fma(V::load(row + d + i * V::size), V(A(0)), zeros[i]);
-          });
-        }
-        for (; d + V::size <= Dv; d += V::size) zeros[0] = fma(V::load(row + d), V(A(0)), zeros[0]);
-        for (; d < Dv; ++d) rest += row[d] * A(0);
-      }
-      const bool clean = sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + rest == A(0);
-      poison_ = clean ? Poison::None : Poison::Some;
+      poison_ = holds_poison(v_tile_, v_pitch_, tile_count_, Dv) ? Poison::Some : Poison::None;
     }
     return poison_ == Poison::Some;
+  }
+
+  /// Gives a list without hidden pairs its bits, so that pairs can be hidden one by one.
+  void see_all_unless_masked() {
+    if (masked) return;
+    masked = true;
+    for (int lane = 0; lane < Lanes; ++lane) {
+      visible[lane] = ~std::uint64_t{0};
+      for (int w = 0; w < words; ++w) lane_words[w][lane] = ~Word{0};
+    }
+  }
+  /// Hides listed key r from a lane.
+  void hide(int r, int lane) {
+    visible[lane] &= ~(std::uint64_t{1} << r);
+    lane_words[r / word_bits][lane] &= static_cast<Word>(~(Word{1} << (r % word_bits)));
   }
 
  private:

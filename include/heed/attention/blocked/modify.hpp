@@ -24,18 +24,26 @@ struct QueryLanes {
   int count;
 };
 
+/// Where register v of each row stands, but for the key.
+template <class A>
+ScorePlace<Vec<A>> lanes_of(const QueryLanes<A>& t, int v) {
+  using V = Vec<A>;
+  ScorePlace<V> at;
+  at.b = t.b, at.h = t.h, at.q_step = 1;
+  alignas(64) A number[V::size];
+  for (int i = 0; i < V::size; ++i) number[i] = static_cast<A>(t.q + std::min(v * V::size + i, t.queries - 1));
+  at.query = V::load(number);
+  at.q = t.q + v * V::size;
+  at.lanes = std::min(t.queries - v * V::size, V::size);
+  return at;
+}
+
 /// Any modifier, register by register.
 template <class A, class M>
 void modify_registers(const M& modify, A scale, const QueryLanes<A>& t) {
   using V = Vec<A>;
-  ScorePlace<V> at;
-  at.b = t.b, at.h = t.h, at.q_step = 1;
   for (int v = 0; v < t.vectors && v * V::size < t.queries; ++v) {
-    alignas(64) A number[V::size];
-    for (int i = 0; i < V::size; ++i) number[i] = static_cast<A>(t.q + std::min(v * V::size + i, t.queries - 1));
-    at.query = V::load(number);
-    at.q = t.q + v * V::size;
-    at.lanes = std::min(t.queries - v * V::size, V::size);
+    ScorePlace<V> at = lanes_of(t, v);
     for (int r = 0; r < t.count; ++r) {
       A* row = t.scores + (r * t.vectors + v) * V::size;
       at.k = t.key[r];
@@ -148,6 +156,36 @@ struct Modify {
   }
 
   static constexpr ModifyScores<A> functions() { return {&query_lanes, &key_lanes}; }
+};
+
+/// How a backward applies a modifier; the scores are scaled.
+template <class A>
+struct ModifyBackwardScores {
+  /// As ModifyScores::query_lanes.
+  void (*forward)(const void* modifier, A scale, A* scores, int vectors, int b, int h, int q, int queries,
+                  const int* key, int count) = nullptr;
+  /// d, the gradients of modified scores, become those of the `scores` that went in.
+  void (*backward)(const void* modifier, const A* scores, A* d, int vectors, int b, int h, int q, int queries,
+                   const int* key, int count) = nullptr;
+};
+
+template <class A, class M>
+struct ModifyBackward {
+  static void backward(const void* modifier, const A* scores, A* d, int vectors, int b, int h, int q, int queries,
+                       const int* key, int count) {
+    using V = Vec<A>;
+    const auto modify = for_head(*static_cast<const M*>(modifier), b, h);
+    for (int v = 0; v < vectors && v * V::size < queries; ++v) {
+      ScorePlace<V> at = lanes_of<A>(QueryLanes<A>{d, vectors, b, h, q, queries, key, count}, v);
+      for (int r = 0; r < count; ++r) {
+        const int place = (r * vectors + v) * V::size;
+        at.k = key[r];
+        at.key = V(static_cast<A>(key[r]));
+        modifier_backward(modify, V::load(scores + place), V::load(d + place), at).store(d + place);
+      }
+    }
+  }
+  static constexpr ModifyBackwardScores<A> functions() { return {Modify<A, M>::functions().query_lanes, &backward}; }
 };
 
 }  // namespace detail

@@ -16,6 +16,12 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Extends a width to whole registers.
+template <class A>
+constexpr Index whole_registers(Index n) {
+  return (n + Vec<A>::size - 1) / Vec<A>::size * Vec<A>::size;
+}
+
 /// The rows of a (B, heads, L, D) tensor, read as A.
 template <class A>
 class RowSource {
