@@ -4,6 +4,7 @@
 /// @file
 /// FeedForward: what a transformer block does with each token by itself.
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -50,6 +51,9 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
   struct Cache {
     TensorView<const T, 3> x{};
     detail::Buffer<T> hidden, gate, activated;
+
+    /// Memory held.
+    std::size_t bytes() const { return hidden.bytes() + gate.bytes() + activated.bytes(); }
   };
 
   /// With `hidden` as it is used.

@@ -18,11 +18,14 @@
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/mask/basic.hpp>
+#include <heed/nn/backward.hpp>
+#include <heed/nn/head_projection.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
+#include <heed/nn/masked_layer.hpp>
 #include <heed/nn/parameter.hpp>
-#include <heed/nn/positional.hpp>
+#include <heed/nn/rotary.hpp>
 #include <heed/nn/self_attention.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -47,26 +50,6 @@ auto mean_over_heads(const Weights& weights) {
   return mean;
 }
 
-struct MultiHeadAttentionOptions {
-  Index model;                            ///< E, the width of the queries' input and of y
-  Index heads;                            ///< H
-  Index kv_heads = 0;                     ///< G, a divisor of H; 0 stands for H, 1 is multi-query attention
-  Index head_width = 0;                   ///< Dk; 0 stands for E/H
-  Index value_head_width = 0;             ///< Dv; 0 stands for Dk
-  Index key_model = 0;                    ///< the width of the keys' input (PyTorch: kdim); 0 stands for E
-  Index value_model = 0;                  ///< the width of the values' input (PyTorch: vdim); 0 stands for key_model
-  bool bias = true;                       ///< in every projection
-  std::optional<double> scale{};          ///< of the scores; 1/√Dk where not given
-  double dropout = 0;                     ///< probability that a weight is dropped, while context.training
-  std::optional<RotaryOptions> rotary{};  ///< turns queries and keys by their positions; width 0 stands for Dk
-};
-
-/// Which products MultiHeadAttention::pack() prepares.
-enum class Projections {
-  Joint,    ///< query, key and value in one product, for self-attention; other calls use the raw weights
-  Separate  ///< three products, which serve every call
-};
-
 /// y = out_proj(concat over h of softmax(scale · Q_h·K_gᵀ under a mask)·V_g), g = h / (H/G).
 /// query (B, Lq, E), key (B, Lk, key_model), value (B, Lk, value_model), y (B, Lq, E), weights (B, H, Lq, Lk).
 /// Vaswani et al.: "Attention is all you need", 2017, section 3.2.2; grouped heads: Ainslie et al.: "GQA", 2023.
@@ -90,29 +73,39 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   /// Throws ShapeError for widths or heads that don't fit each other, ValueError for a scale that is not finite or a
   /// dropout outside [0, 1].
   explicit MultiHeadAttention(const MultiHeadAttentionOptions& options)
-      : options_(resolved(options)),
+      : options_(detail::resolved(options)),
+        in_proj_(options_),
         out_proj_({.in = options_.heads * options_.value_head_width, .out = options_.model, .bias = options_.bias}) {
-    if (has_joint_weight()) {
-      in_proj_weight_ = Parameter<T>(first_row(3), options_.model);
-    } else {
-      for (int part = 0; part < 3; ++part) part_weight_[at(part)] = Parameter<T>(rows(part), input_width(part));
-    }
-    if (options_.bias) in_proj_bias_ = Parameter<T>(first_row(3));
     if (options_.rotary) rotary_.emplace(*options_.rotary);
   }
 
+  /// What backward() needs of a forward: its inputs, borrowed, the projections, what attention gave, and its
+  /// statistics.
+  struct Cache {
+    std::array<TensorView<const T, 3>, 3> inputs{};
+    std::array<detail::Buffer<T>, 3> projected;
+    detail::Buffer<T> attended;
+    AttentionCache<T> attention;
+
+    /// Memory held.
+    std::size_t bytes() const {
+      return projected[0].bytes() + projected[1].bytes() + projected[2].bytes() + attended.bytes() +
+             detail::bytes_of(attention);
+    }
+  };
+
   /// With everything that 0 stands for filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
-  Parameter<T>& in_proj_weight() { return in_proj_weight_; }
-  const Parameter<T>& in_proj_weight() const { return in_proj_weight_; }
-  Parameter<T>& q_proj_weight() { return part_weight_[0]; }
-  const Parameter<T>& q_proj_weight() const { return part_weight_[0]; }
-  Parameter<T>& k_proj_weight() { return part_weight_[1]; }
-  const Parameter<T>& k_proj_weight() const { return part_weight_[1]; }
-  Parameter<T>& v_proj_weight() { return part_weight_[2]; }
-  const Parameter<T>& v_proj_weight() const { return part_weight_[2]; }
-  Parameter<T>& in_proj_bias() { return in_proj_bias_; }
-  const Parameter<T>& in_proj_bias() const { return in_proj_bias_; }
+  Parameter<T>& in_proj_weight() { return in_proj_.joint_weight(); }
+  const Parameter<T>& in_proj_weight() const { return in_proj_.joint_weight(); }
+  Parameter<T>& q_proj_weight() { return in_proj_.part_weight(0); }
+  const Parameter<T>& q_proj_weight() const { return in_proj_.part_weight(0); }
+  Parameter<T>& k_proj_weight() { return in_proj_.part_weight(1); }
+  const Parameter<T>& k_proj_weight() const { return in_proj_.part_weight(1); }
+  Parameter<T>& v_proj_weight() { return in_proj_.part_weight(2); }
+  const Parameter<T>& v_proj_weight() const { return in_proj_.part_weight(2); }
+  Parameter<T>& in_proj_bias() { return in_proj_.bias(); }
+  const Parameter<T>& in_proj_bias() const { return in_proj_.bias(); }
   Linear<T>& out_proj() { return out_proj_; }
   const Linear<T>& out_proj() const { return out_proj_; }
   Index output_width(Index) const { return options_.model; }
@@ -129,37 +122,16 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   /// Xavier-uniform weights, each of the four projections by its own widths; biases 0. `name` is the layer's name in
   /// its model: layers of one model need different ones.
   void initialize(std::uint64_t seed, std::string_view name = "") {
-    constexpr std::string_view kParts[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
-    for (int part = 0; part < 3; ++part) {
-      Parameter<T>& weight = has_joint_weight() ? in_proj_weight_ : part_weight_[at(part)];
-      const Index first = has_joint_weight() ? first_row(part) : 0;
-      init::xavier_uniform(weight.mutable_matrix().slice(0, first, rows(part)),
-                           detail::generator(seed, name, kParts[part]));
-    }
+    in_proj_.initialize(seed, name);
     init::xavier_uniform(out_proj_.weight(), detail::generator(seed, name, "out_proj.weight"));
-    if (options_.bias) {
-      init::zeros(in_proj_bias_);
-      init::zeros(out_proj_.bias());
-    }
+    if (options_.bias) init::zeros(out_proj_.bias());
   }
 
   /// Lays the weights out as the kernel reads them: calls give the same bits in less time. Mutable access to a weight
   /// drops its copy. With release, Projections::Joint leaves only self-attention possible. Throws ValueError when a
   /// weight was released and changed since, or packed in the other way before.
   void pack(const PackOptions& options = {}, Projections projections = Projections::Joint) {
-    if (!has_joint_weight()) {
-      for (int part = 0; part < 3; ++part) {
-        packed_[at(part)].pack(part_weight_[at(part)], 0, rows(part));
-        if (options.release) part_weight_[at(part)].release();
-      }
-    } else if (projections == Projections::Joint) {
-      packed_joint_.pack(in_proj_weight_, 0, first_row(3));
-      for (auto& packed : packed_) packed.drop();
-    } else {
-      for (int part = 0; part < 3; ++part) packed_[at(part)].pack(in_proj_weight_, first_row(part), rows(part));
-      packed_joint_.drop();
-    }
-    if (options.release) in_proj_weight_.release();
+    in_proj_.pack(options, projections);
     out_proj_.pack(options);
   }
 
@@ -242,75 +214,77 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     detail::apply_epilogue(y, {.residual = residual}, context);
   }
 
+  /// forward() that a backward() can follow; the inputs must live, unchanged, until then.
+  void forward(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
+               const MaskArgument<T>& mask, TensorView<T, 3> y, Cache& cache, Context& context) const {
+    attend(query, key, value, mask, {}, y, cache, context);
+    context.observe(y);
+  }
+  void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Cache& cache,
+               Context& context) const {
+    forward(x, x, x, mask, y, cache, context);
+  }
+  void forward_residual(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
+                        const MaskArgument<T>& mask, TensorView<const T, 3> residual, TensorView<T, 3> y, Cache& cache,
+                        Context& context) const {
+    detail::check_residual(kName, residual, y);
+    if (!context.observer) return attend(query, key, value, mask, residual, y, cache, context);
+    forward(query, key, value, mask, y, cache, context);
+    detail::apply_epilogue(y, {.residual = residual}, context);
+  }
+
+  /// Adds to the gradients of the projections and writes those of the inputs, under the mask of the forward. Inputs
+  /// that were the same view and share their weight have one gradient, that of the first of them: give the others no
+  /// data. Views without data are not computed. Throws ShapeError when a view doesn't fit the forward, ValueError when
+  /// a gradient overlaps dy or an input, or is asked for although it is part of another.
+  void backward(TensorView<const T, 3> dy, const MaskArgument<T>& mask, TensorView<T, 3> dquery, TensorView<T, 3> dkey,
+                TensorView<T, 3> dvalue, Cache& cache, Context& context) {
+    backward_residual(dy, mask, {dquery}, {dkey}, {dvalue}, cache, context);
+  }
+  /// Self-attention.
+  void backward(TensorView<const T, 3> dy, const MaskArgument<T>& mask, TensorView<T, 3> dx, Cache& cache,
+                Context& context) {
+    backward_residual(dy, mask, {dx}, {}, {}, cache, context);
+  }
+  /// The same with residuals added to the gradients of the inputs, in one pass.
+  void backward_residual(TensorView<const T, 3> dy, const MaskArgument<T>& mask, const InputGradient<T>& query,
+                         const InputGradient<T>& key, const InputGradient<T>& value, Cache& cache, Context& context) {
+    const std::array<InputGradient<T>, 3> gradients{query, key, value};
+    check_gradients(cache, dy, gradients);
+    Workspace& workspace = context.workspace();
+    const Workspace::Frame frame(workspace);
+    const detail::Heads<T> in = in_proj_.heads_in(cache.inputs, memory_of(cache));
+    const Extents<3> extents = attended_extents(cache.inputs[0]);
+    const TensorView<T, 3> attended = cache.attended.template view<3>(extents);
+    const TensorView<T, 3> dattended = workspace.template tensor<T, 3>(extents);
+    out_proj_.backward(dy, dattended, {attended}, context);
+    std::array<TensorView<T, 3>, 3> memory;
+    const detail::Heads<T> d = in_proj_.heads_in(cache.inputs, [&](int part, const Extents<3>& e) {
+      return memory[static_cast<std::size_t>(part)] = workspace.template tensor<T, 3>(e);
+    });
+    mask.attend_backward({in.q, in.k, in.v, split_values(attended), {}, attention_options(), &cache.attention},
+                         split_values(dattended), {d.q, d.k, d.v}, context);
+    if (rotary_) {
+      rotary_->inverse(d.q, Positions(), d.q, context);
+      rotary_->inverse(d.k, Positions(), d.k, context);
+    }
+    in_proj_.backward(cache.inputs, gradients, context,
+                      [&](int part, const Extents<3>&) { return memory[static_cast<std::size_t>(part)]; });
+  }
+
  private:
   static constexpr std::string_view kName = "heed::MultiHeadAttention";
 
-  /// The projected inputs as heads.
-  struct Heads {
-    TensorView<T, 4> q, k, v;
-  };
-
-  static MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
-    HEED_CHECK(o.model >= 1 && o.heads >= 1, ShapeError, kName, ": model = ", o.model, " and heads = ", o.heads,
-               " must be at least 1");
-    HEED_CHECK(
-        o.kv_heads >= 0 && o.head_width >= 0 && o.value_head_width >= 0 && o.key_model >= 0 && o.value_model >= 0,
-        ShapeError, kName, ": kv_heads = ", o.kv_heads, ", head_width = ", o.head_width,
-        ", value_head_width = ", o.value_head_width, ", key_model = ", o.key_model,
-        " and value_model = ", o.value_model, " can't be negative");
-    if (o.kv_heads == 0) o.kv_heads = o.heads;
-    HEED_CHECK(o.heads % o.kv_heads == 0, ShapeError, kName, ": heads = ", o.heads, " but kv_heads = ", o.kv_heads,
-               "; heads must be a multiple, query head h reads key head h / (heads/kv_heads)");
-    if (o.head_width == 0) {
-      HEED_CHECK(o.model % o.heads == 0, ShapeError, kName, ": model = ", o.model,
-                 " is not a multiple of heads = ", o.heads, "; give head_width");
-      o.head_width = o.model / o.heads;
-    }
-    if (o.value_head_width == 0) o.value_head_width = o.head_width;
-    if (o.key_model == 0) o.key_model = o.model;
-    if (o.value_model == 0) o.value_model = o.key_model;
-    if (o.rotary) {
-      if (o.rotary->width == 0) o.rotary->width = o.head_width;
-      HEED_CHECK(o.rotary->width == o.head_width, ShapeError, kName, ": rotary.width = ", o.rotary->width,
-                 " but head_width = ", o.head_width, "; leave it 0, or give rotary.turned to turn a part of each head");
-    }
-    detail::check_attention_options(kName, o.scale, o.dropout);
-    return o;
-  }
-
   template <TensorLike... X>
   static constexpr void check_elements() {
-    static_assert(
-        (detail::has_elements_of_v<X, T> && ...),
-        "heed: the elements of an input are not of the layer's type; cast it, x.cast<float>() for plain Eigen");
-  }
-
-  // Query, key and value are parts 0, 1 and 2 of the input projection.
-
-  static constexpr std::size_t at(int part) { return static_cast<std::size_t>(part); }
-  bool has_joint_weight() const {
-    return options_.key_model == options_.model && options_.value_model == options_.model;
-  }
-  Index heads(int part) const { return part == 0 ? options_.heads : options_.kv_heads; }
-  Index head_width(int part) const { return part == 2 ? options_.value_head_width : options_.head_width; }
-  Index rows(int part) const { return heads(part) * head_width(part); }
-  Index input_width(int part) const {
-    return part == 0 ? options_.model : part == 1 ? options_.key_model : options_.value_model;
-  }
-  /// Where the rows of a part begin in in_proj_weight and in_proj_bias; for 3, how many rows there are.
-  Index first_row(int part) const {
-    Index first = 0;
-    for (int before = 0; before < part; ++before) first += rows(before);
-    return first;
+    static_assert((detail::has_elements_of_v<X, T> && ...),
+                  "heed: the elements of an input are not of the layer's type; "
+                  "cast it, x.cast<float>() for plain Eigen");
   }
 
   template <class Self, class F>
   static void visit_parameters(Self& self, std::string_view prefix, F& f) {
-    detail::visit_parameter(prefix, "in_proj_weight", self.in_proj_weight_, f);
-    detail::visit_parameter(prefix, "q_proj_weight", self.part_weight_[0], f);
-    detail::visit_parameter(prefix, "k_proj_weight", self.part_weight_[1], f);
-    detail::visit_parameter(prefix, "v_proj_weight", self.part_weight_[2], f);
-    detail::visit_parameter(prefix, "in_proj_bias", self.in_proj_bias_, f);
+    detail::HeadProjection<T>::visit_parameters(self.in_proj_, prefix, f);
     self.out_proj_.visit(detail::join(prefix, "out_proj"), f);
   }
 
@@ -320,8 +294,8 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     const TensorView<const T, 3>* inputs[] = {&query, &key, &value};
     for (int part = 0; part < 3; ++part) {
       const TensorView<const T, 3>& input = *inputs[part];
-      HEED_CHECK(input.extent(2) == input_width(part), ShapeError, kName, ": ", kNames[part], " ", input.extents(),
-                 " has width ", input.extent(2), " but the layer takes ", input_width(part));
+      HEED_CHECK(input.extent(2) == in_proj_.input_width(part), ShapeError, kName, ": ", kNames[part], " ",
+                 input.extents(), " has width ", input.extent(2), " but the layer takes ", in_proj_.input_width(part));
       HEED_CHECK(input.extent(0) == query.extent(0), ShapeError, kName, ": ", kNames[part], " ", input.extents(),
                  " has B = ", input.extent(0), " but query ", query.extents(), " has B = ", query.extent(0));
       HEED_CHECK(!detail::may_overlap(input, y), ValueError, kName, ": y shares memory with ", kNames[part],
@@ -335,53 +309,21 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
                "; make it ", expected);
   }
 
-  static bool is_same(const TensorView<const T, 3>& a, const TensorView<const T, 3>& b) {
-    return a.data() == b.data() && a.extents() == b.extents() && a.strides() == b.strides();
+  AttentionOptions attention_options() const { return {.scale = options_.scale, .dropout = options_.dropout}; }
+  TensorView<T, 4> split_values(const TensorView<T, 3>& x) const {
+    return detail::split_heads(x, 0, options_.heads, options_.value_head_width);
   }
-  /// Columns [column, column + heads·width) of x (B, L, columns) as (B, heads, L, width), where they lie.
-  static TensorView<T, 4> split_heads(const TensorView<T, 3>& x, Index column, Index heads, Index width) {
-    return {x.data() + column * x.stride(2),
-            {x.extent(0), heads, x.extent(1), width},
-            {x.stride(0), width * x.stride(2), x.stride(1), x.stride(2)}};
+  Extents<3> attended_extents(const TensorView<const T, 3>& query) const {
+    return {query.extent(0), query.extent(1), options_.heads * options_.value_head_width};
   }
-
-  /// Parts [part, end) of the input projection.
-  detail::LinearOperand<T> projection(int part, int end) const {
-    const bool joint = has_joint_weight();
-    const Parameter<T>& weight = joint ? in_proj_weight_ : part_weight_[at(part)];
-    const Index first = first_row(part), count = first_row(end) - first;
-    detail::LinearOperand<T> operand;
-    if (end - part == 3) operand.packed = packed_joint_.current(weight);
-    if (end - part == 1) operand.packed = packed_[at(part)].current(weight);
-    if (!operand.packed) {
-      HEED_CHECK(!weight.released(), ValueError, kName,
-                 ": in_proj_weight was released after it was packed for self-attention, but the inputs differ; "
-                 "pack with Projections::Separate");
-      operand.weight = weight.matrix().slice(0, joint ? first : 0, count);
-    }
-    operand.bias = detail::bias_from(in_proj_bias_, first);
-    return operand;
+  void rotate(const detail::Heads<T>& heads, Context& context) const {
+    if (!rotary_) return;
+    rotary_->forward(heads.q, Positions(), heads.q, context);
+    rotary_->forward(heads.k, Positions(), heads.k, context);
   }
-
-  /// One product for each run of parts that have one input and one weight.
-  Heads project(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key,
-                const TensorView<const T, 3>& value, Context& context) const {
-    const TensorView<const T, 3>* inputs[] = {&query, &key, &value};
-    TensorView<T, 4> parts[3];
-    const bool may_join = has_joint_weight() && !packed_[0].current(in_proj_weight_);
-    for (int part = 0; part < 3;) {
-      const TensorView<const T, 3>& x = *inputs[part];
-      int end = part + 1;
-      while (may_join && end < 3 && is_same(x, *inputs[end])) ++end;
-      const Index first = first_row(part);
-      const auto projected =
-          context.workspace().template tensor<T, 3>({x.extent(0), x.extent(1), first_row(end) - first});
-      detail::linear<T>(x, projection(part, end), projected, {}, context);
-      for (; part < end; ++part) {
-        parts[part] = split_heads(projected, first_row(part) - first, heads(part), head_width(part));
-      }
-    }
-    return {parts[0], parts[1], parts[2]};
+  /// Memory in the workspace for each part of a projection.
+  static auto take_from(Workspace& workspace) {
+    return [&workspace](int, const Extents<3>& extents) { return workspace.template tensor<T, 3>(extents); };
   }
 
   void run(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key, const TensorView<const T, 3>& value,
@@ -389,17 +331,46 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
            const TensorView<T, 4>& weights, Context& context) const {
     check_inputs(query, key, value, y);
     const Workspace::Frame frame(context.workspace());
-    const Heads in = project(query, key, value, context);
-    if (rotary_) {
-      rotary_->forward(in.q, Positions(), in.q, context);
-      rotary_->forward(in.k, Positions(), in.k, context);
-    }
-    const auto attended = context.workspace().template tensor<T, 3>(
-        {query.extent(0), query.extent(1), options_.heads * options_.value_head_width});
-    const TensorView<T, 4> out = split_heads(attended, 0, options_.heads, options_.value_head_width);
-    mask.attend({in.q, in.k, in.v, out, weights, {.scale = options_.scale, .dropout = options_.dropout}}, context);
+    const detail::Heads<T> in =
+        in_proj_.project({query, key, value}, context, take_from(context.workspace()), detail::Sharing::UnlessPacked);
+    rotate(in, context);
+    const auto attended = context.workspace().template tensor<T, 3>(attended_extents(query));
+    mask.attend({in.q, in.k, in.v, split_values(attended), weights, attention_options()}, context);
     const Context::Scope scope(context, "out_proj");
     out_proj_.forward(attended, {.residual = residual}, y, context);
+  }
+
+  static auto memory_of(Cache& cache) {
+    return [&cache](int part, const Extents<3>& extents) {
+      return cache.projected[static_cast<std::size_t>(part)].template view<3>(extents);
+    };
+  }
+  /// run() that fills a cache.
+  void attend(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key,
+              const TensorView<const T, 3>& value, const MaskArgument<T>& mask, const TensorView<const T, 3>& residual,
+              const TensorView<T, 3>& y, Cache& cache, Context& context) const {
+    check_inputs(query, key, value, y);
+    cache.inputs = {query, key, value};
+    const detail::Heads<T> in = in_proj_.project(cache.inputs, context, memory_of(cache), detail::Sharing::Always);
+    rotate(in, context);
+    const TensorView<T, 3> attended = cache.attended.template view<3>(attended_extents(query));
+    mask.attend({in.q, in.k, in.v, split_values(attended), {}, attention_options(), &cache.attention}, context);
+    const Context::Scope scope(context, "out_proj");
+    out_proj_.forward(attended, {.residual = residual}, y, context);
+  }
+  void check_gradients(const Cache& cache, const TensorView<const T, 3>& dy,
+                       const std::array<InputGradient<T>, 3>& gradients) const {
+    const TensorView<const T, 3>& query = cache.inputs[0];
+    for (int part = 0; part < 3; ++part) {
+      const auto at = static_cast<std::size_t>(part);
+      detail::check_backward(kName, cache.inputs[at], {query.extent(0), query.extent(1), options_.model}, dy,
+                             gradients[at].dx);
+      detail::check_backward_residual(kName, gradients[at].residual, gradients[at].dx);
+      HEED_CHECK(!gradients[at].dx.data() || !in_proj_.is_joined(cache.inputs, part), ValueError, kName,
+                 ": the input of ", part == 1 ? "key" : "value",
+                 " was the same view as the one before it; its gradient is part of "
+                 "that one, give it no data");
+    }
   }
 
   template <TensorLike Q>
@@ -413,12 +384,9 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   }
 
   MultiHeadAttentionOptions options_;
-  Parameter<T> in_proj_weight_, in_proj_bias_;
-  std::array<Parameter<T>, 3> part_weight_;
+  detail::HeadProjection<T> in_proj_;
   Linear<T> out_proj_;
   std::optional<Rotary<T>> rotary_;
-  detail::PackedRows<T> packed_joint_;
-  std::array<detail::PackedRows<T>, 3> packed_;
 };
 
 HEED_NAMESPACE_END

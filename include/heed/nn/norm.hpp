@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string_view>
 
 #include <heed/core/config.hpp>
@@ -80,6 +81,9 @@ template <class T>
 struct NormCache {
   TensorView<const T, 3> x{};
   Buffer<accumulate_t<T>> moments{};
+
+  /// Memory held.
+  std::size_t bytes() const { return moments.bytes(); }
 };
 
 /// With n = (x - mean)·s the normalised row, s its inverse deviation and g = dy·weight:

@@ -2,14 +2,12 @@
 #pragma once
 
 /// @file
-/// SelfAttention: the textbook layer, one head; and what all attention layers share: how they take a mask and call
-/// attention, and the convenience calls.
+/// SelfAttention: the textbook layer, one head.
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 
 #include <heed/attention/attention.hpp>
 #include <heed/core/config.hpp>
@@ -19,99 +17,14 @@
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/mask/basic.hpp>
-#include <heed/mask/modifier.hpp>
+#include <heed/nn/backward.hpp>
+#include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
+#include <heed/nn/masked_layer.hpp>
 #include <heed/nn/parameter.hpp>
 
 HEED_NAMESPACE_BEGIN
-
-namespace detail {
-
-/// A call of attention inside a layer: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv), and
-/// weights (B, H, Lq, Lk), which are written where they have memory.
-template <class T>
-struct LayerAttention {
-  TensorView<const T, 4> q, k, v;
-  TensorView<T, 4> out, weights;
-  AttentionOptions options;
-};
-
-}  // namespace detail
-
-/// Any mask, as the forward() of a layer takes it: of the code of a layer, only the call of attention is compiled again
-/// for another mask. Borrows the mask; write it in the call that takes it.
-template <class T>
-class MaskArgument {
- public:
-  template <Mask MaskType>
-  MaskArgument(const MaskType& mask) : mask_(&mask), attend_(&attend_under<MaskType>) {}
-
-  /// The layers' way to attention. An observer who asks for the weights gets them under the layer's name.
-  void attend(detail::LayerAttention<T> call, Context& context) const {
-    const bool shown = context.observer && context.observer->wants_weights(context.name());
-    const Workspace::Frame frame(context.workspace());
-    if (shown && !call.weights.data()) {
-      const Extents<4> extents{call.q.extent(0), call.q.extent(1), call.q.extent(2), call.k.extent(2)};
-      call.weights = context.workspace().template tensor<T, 4>(extents);
-    }
-    attend_(mask_, call, context);
-    if (shown) context.observer->weights(context.name(), ObservedTensor(TensorView<const T, 4>(call.weights)));
-  }
-
- private:
-  template <class MaskType>
-  static void attend_under(const void* mask, const detail::LayerAttention<T>& call, Context& context) {
-    detail::AttentionExtras<T> extras;
-    extras.weights = call.weights;
-    detail::run_attention<T, T>(call.out, call.q, call.k, call.v, *static_cast<const MaskType*>(mask), NoModifier{},
-                                call.options, context, extras);
-  }
-
-  const void* mask_;
-  void (*attend_)(const void*, const detail::LayerAttention<T>&, Context&);
-};
-
-namespace detail {
-
-template <class X, class T>
-inline constexpr bool has_elements_of_v = std::is_same_v<scalar_of_t<X>, T>;
-
-/// Gives a layer with one input and a mask its convenience calls, y = layer(x), layer(x, mask), layer(x, context) and
-/// layer(x, mask, context) for any TensorLike x, and a forward() without a mask.
-template <class Layer, class T>
-class MaskedLayer {
- public:
-  template <TensorLike X>
-  auto operator()(const X& x, const MaskArgument<T>& mask, Context& context) const {
-    static_assert(has_elements_of_v<X, T>,
-                  "heed: the elements of x are not of the layer's type; cast x, x.cast<float>() for plain Eigen");
-    const Layer& layer = static_cast<const Layer&>(*this);
-    return apply<T>(
-        layer.output_width(width_of(x)), context,
-        [&](TensorView<const T, 3> in, TensorView<T, 3> out) { layer.forward(in, mask, out, context); }, x);
-  }
-  template <TensorLike X>
-  auto operator()(const X& x, Context& context) const {
-    return (*this)(x, NoMask{}, context);
-  }
-  template <TensorLike X>
-  auto operator()(const X& x, const MaskArgument<T>& mask = NoMask{}) const {
-    Context context;
-    return (*this)(x, mask, context);
-  }
-  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const {
-    static_cast<const Layer&>(*this).forward(x, NoMask{}, y, context);
-  }
-};
-
-inline void check_attention_options(std::string_view name, const std::optional<double>& scale, double dropout) {
-  HEED_CHECK(!scale || std::isfinite(*scale), ValueError, name, ": scale = ", scale.value_or(0), " must be finite");
-  HEED_CHECK(dropout >= 0 && dropout <= 1, ValueError, name, ": dropout = ", dropout,
-             " must be a probability between 0 and 1");
-}
-
-}  // namespace detail
 
 struct SelfAttentionOptions {
   Index model;                    ///< E
@@ -145,6 +58,13 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
         v_proj_({.in = options_.model, .out = options_.value_width, .bias = options_.bias}) {
     if (options_.out > 0) out_proj_.emplace(LinearOptions{options_.value_width, options_.out, options_.bias});
   }
+
+  /// What backward() needs of a forward: its x, borrowed, the projections, what attention gave, and its statistics.
+  struct Cache {
+    TensorView<const T, 3> x{};
+    detail::Buffer<T> q, k, v, attended;
+    AttentionCache<T> attention;
+  };
 
   /// With the widths as they are used.
   const SelfAttentionOptions& options() const { return options_; }
@@ -221,6 +141,51 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
     run(x, mask, y, one_head(weights), context);
   }
 
+  /// forward() that a backward() can follow; x must live, unchanged, until then.
+  void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Cache& cache,
+               Context& context) const {
+    detail::check_layer_shapes(kName, x, y, options_.model, output_width(options_.model));
+    cache.x = x;
+    const Projected in = projected(cache);
+    run_linear(q_proj_, "q_proj", x, in.q, context);
+    run_linear(k_proj_, "k_proj", x, in.k, context);
+    run_linear(v_proj_, "v_proj", x, in.v, context);
+    mask.attend(attention(in, cache), context);
+    if (out_proj_) {
+      run_linear(*out_proj_, "out_proj", in.attended, y, context);
+    } else {
+      detail::transform_rows<T>(in.attended, y, context, [&](Index, Index, const T* from, T* to) {
+        std::copy_n(from, options_.value_width, to);
+      });
+    }
+    context.observe(y);
+  }
+  /// Adds to the gradients of the projections and writes dx, under the mask of the forward; a dx without data is not
+  /// computed. Throws ShapeError when dy or dx don't fit the forward, ValueError when dx overlaps dy or x.
+  void backward(TensorView<const T, 3> dy, const MaskArgument<T>& mask, TensorView<T, 3> dx, Cache& cache,
+                Context& context) {
+    const TensorView<const T, 3> x = cache.x;
+    const Index B = x.extent(0), L = x.extent(1);
+    detail::check_backward(kName, x, {B, L, output_width(options_.model)}, dy, dx);
+    Workspace& workspace = context.workspace();
+    const Workspace::Frame frame(workspace);
+    const Projected in = projected(cache);
+    TensorView<const T, 3> dattended = dy;
+    if (out_proj_) {
+      const auto d = workspace.template tensor<T, 3>(in.attended.extents());
+      out_proj_->backward(dy, d, {in.attended}, context);
+      dattended = d;
+    }
+    const auto dq = workspace.template tensor<T, 3>(in.q.extents()),
+               dk = workspace.template tensor<T, 3>(in.k.extents());
+    const auto dv = workspace.template tensor<T, 3>(in.v.extents());
+    mask.attend_backward(attention(in, cache), one_head(dattended), {one_head(dq), one_head(dk), one_head(dv)},
+                         context);
+    q_proj_.backward(dq, dx, {x}, context);
+    k_proj_.backward_residual(dk, dx, dx, {x}, context);
+    v_proj_.backward_residual(dv, dx, dx, {x}, context);
+  }
+
  private:
   static constexpr std::string_view kName = "heed::SelfAttention";
 
@@ -248,11 +213,31 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
     return {x.data(), {x.extent(0), 1, x.extent(1), x.extent(2)}, {x.stride(0), 0, x.stride(1), x.stride(2)}};
   }
 
+  /// What a cache holds, (B, L, D) each.
+  struct Projected {
+    TensorView<T, 3> q, k, v, attended;
+  };
+  Projected projected(Cache& cache) const {
+    const Index B = cache.x.extent(0), L = cache.x.extent(1);
+    const Extents<3> keys{B, L, options_.key_width}, values{B, L, options_.value_width};
+    return {cache.q.template view<3>(keys), cache.k.template view<3>(keys), cache.v.template view<3>(values),
+            cache.attended.template view<3>(values)};
+  }
+  detail::LayerAttention<T> attention(const Projected& in, Cache& cache) const {
+    return {one_head(in.q),      one_head(in.k),  one_head(in.v), one_head(in.attended), {},
+            attention_options(), &cache.attention};
+  }
+  AttentionOptions attention_options() const { return {.scale = options_.scale, .dropout = options_.dropout}; }
+
+  static void run_linear(const Linear<T>& layer, std::string_view name, const TensorView<const T, 3>& x,
+                         const TensorView<T, 3>& y, Context& context) {
+    const Context::Scope scope(context, name);
+    layer.forward(x, y, context);
+  }
   TensorView<const T, 4> project(const Linear<T>& layer, std::string_view name, const TensorView<const T, 3>& x,
                                  Context& context) const {
     const auto y = context.workspace().template tensor<T, 3>({x.extent(0), x.extent(1), layer.options().out});
-    const Context::Scope scope(context, name);
-    layer.forward(x, y, context);
+    run_linear(layer, name, x, y, context);
     return one_head(TensorView<const T, 3>(y));
   }
 
@@ -266,12 +251,8 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
     if (out_proj_) {
       attended = context.workspace().template tensor<T, 3>({x.extent(0), x.extent(1), options_.value_width});
     }
-    mask.attend({q, k, v, one_head(attended), weights, {.scale = options_.scale, .dropout = options_.dropout}},
-                context);
-    if (out_proj_) {
-      const Context::Scope scope(context, "out_proj");
-      out_proj_->forward(attended, y, context);
-    }
+    mask.attend({q, k, v, one_head(attended), weights, attention_options()}, context);
+    if (out_proj_) run_linear(*out_proj_, "out_proj", attended, y, context);
     context.observe(y);
   }
 

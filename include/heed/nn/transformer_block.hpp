@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// What the blocks of transformers share: where they normalise, and their parts.
+/// Where the norms stand: Xiong et al.: "On layer normalization in the transformer architecture", 2020.
+
+#include <string_view>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/nn/feed_forward.hpp>
+#include <heed/nn/head_projection.hpp>
+#include <heed/nn/init.hpp>
+#include <heed/nn/norm.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// Where a block normalises.
+enum class Norm {
+  Pre,  ///< x + f(norm(x)); a stack of such blocks wants a final norm
+  Post  ///< norm(x + f(x)), as in the paper and in BERT
+};
+
+namespace detail {
+
+// The parts of a block, from the options of an encoder or a decoder layer.
+
+template <class Options>
+MultiHeadAttentionOptions self_attention_options(const Options& o) {
+  return {.model = o.model, .heads = o.heads, .kv_heads = o.kv_heads, .bias = o.bias, .rotary = o.rotary};
+}
+template <class Options>
+FeedForwardOptions feed_forward_options(const Options& o) {
+  return {.model = o.model, .hidden = o.feed_forward, .activation = o.activation, .gated = o.gated, .bias = o.bias};
+}
+template <class Options>
+LayerNormOptions norm_options(const Options& o) {
+  return {.width = o.model, .eps = o.eps, .bias = o.bias};
+}
+
+template <class T>
+void start_norm(LayerNorm<T>& norm) {
+  init::constant(norm.weight(), 1);
+  if (norm.bias().exists()) init::zeros(norm.bias());
+}
+
+template <class T>
+void run_norm(const LayerNorm<T>& norm, std::string_view name, const TensorView<const T, 3>& x,
+              const TensorView<T, 3>& y, Context& context) {
+  const Context::Scope scope(context, name);
+  norm.forward(x, y, context);
+}
+template <class T>
+void run_norm(const LayerNorm<T>& norm, std::string_view name, const TensorView<const T, 3>& x,
+              const TensorView<T, 3>& y, typename LayerNorm<T>::Cache& cache, Context& context) {
+  const Context::Scope scope(context, name);
+  norm.forward(x, y, cache, context);
+}
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

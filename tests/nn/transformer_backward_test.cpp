@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/nn/transformer.hpp>
+
+#include "common/layer_instances.hpp"
+#include "nn/backward_checks.hpp"
+
+namespace {
+
+using heed::Activation;
+using heed::Decoder;
+using heed::DecoderLayer;
+using heed::Encoder;
+using heed::EncoderLayer;
+using heed::Norm;
+using namespace backward_checks;
+using heed_test::Golden;
+
+constexpr double kTolerance = 1e-12;
+
+template <class Layer>
+void expect_golden_parameters(const Golden& golden, Layer& layer) {
+  layer.visit("", [&](std::string_view name, heed::Parameter<double>& parameter) {
+    const std::string stored = "grad.param." + std::string(name);
+    EXPECT_TRUE(parameter.rank() == 1 ? golden.agrees(stored, parameter.grad(), kTolerance)
+                                      : golden.agrees(stored, parameter.grad_matrix(), kTolerance));
+  });
+}
+
+template <class Layer, class Mask>
+void expect_golden_encoder(const std::string& name, Layer layer, const Mask& mask) {
+  SCOPED_TRACE(name);
+  const Golden golden(name);
+  golden.load_into(layer);
+  const auto x = golden.tensor<double, 3>("in.x"), dy = golden.tensor<double, 3>("dout.y");
+  Tensor<double, 3> y(x.extents()), dx(x.extents());
+  Context context;
+  typename Layer::Cache cache;
+  layer.forward(x, mask, y, cache, context);
+  layer.backward(dy, mask, dx, cache, context);
+  EXPECT_TRUE(golden.agrees("out.y", y.view(), kTolerance));
+  EXPECT_TRUE(golden.agrees("grad.in.x", dx.view(), kTolerance));
+  expect_golden_parameters(golden, layer);
+}
+
+TEST(EncoderBackward, GradientsFromPyTorch) {
+  using Layer = EncoderLayer<double>;
+  const std::vector<int> post{4, 6, 2}, pre{6, 1, 5}, stack{7, 3}, post_stack{3, 5};
+  expect_golden_encoder("encoder_layer_post_norm_relu", Layer({.model = 16, .heads = 4, .feed_forward = 24}),
+                        heed::NoMask{});
+  expect_golden_encoder(
+      "encoder_layer_post_norm_gelu_padding",
+      Layer({.model = 16, .heads = 2, .feed_forward = 20, .activation = Activation::GELU, .eps = 1e-3}),
+      heed::Padding(post));
+  expect_golden_encoder("encoder_layer_pre_norm_relu_padding",
+                        Layer({.model = 16, .heads = 4, .feed_forward = 20, .norm = Norm::Pre}), heed::Padding(pre));
+  expect_golden_encoder("encoder_layer_pre_norm_gelu",
+                        Layer({.model = 16,
+                               .heads = 2,
+                               .feed_forward = 24,
+                               .norm = Norm::Pre,
+                               .activation = Activation::GELU,
+                               .eps = 1e-3}),
+                        heed::NoMask{});
+  expect_golden_encoder("encoder_pre_norm",
+                        Encoder<double>({.layers = 2,
+                                         .layer = {.model = 16,
+                                                   .heads = 2,
+                                                   .feed_forward = 20,
+                                                   .norm = Norm::Pre,
+                                                   .activation = Activation::GELU,
+                                                   .eps = 1e-4},
+                                         .final_norm = true,
+                                         .norm_eps = 1e-3}),
+                        heed::Padding(stack));
+  expect_golden_encoder(
+      "encoder_post_norm_no_final_norm",
+      Encoder<double>({.layers = 2, .layer = {.model = 16, .heads = 4, .feed_forward = 20, .eps = 1e-4}}),
+      heed::Padding(post_stack));
+}
+
+template <class Layer>
+void expect_golden_decoder(const std::string& name, Layer layer) {
+  SCOPED_TRACE(name);
+  const Golden golden(name);
+  golden.load_into(layer);
+  const auto x = golden.tensor<double, 3>("in.tgt"), memory = golden.tensor<double, 3>("in.memory");
+  const auto dy = golden.tensor<double, 3>("dout.y");
+  const std::vector<int> lengths = golden.integers("in.memory_lengths");
+  Tensor<double, 3> y(x.extents()), dx(x.extents()), dmemory(memory.extents());
+  Context context;
+  typename Layer::Cache cache;
+  layer.forward(x, memory, heed::Causal{}, heed::Padding(lengths), y, cache, context);
+  layer.backward(dy, heed::Causal{}, heed::Padding(lengths), dx, dmemory, cache, context);
+  EXPECT_TRUE(golden.agrees("out.y", y.view(), kTolerance));
+  EXPECT_TRUE(golden.agrees("grad.in.tgt", dx.view(), kTolerance));
+  EXPECT_TRUE(golden.agrees("grad.in.memory", dmemory.view(), kTolerance));
+  expect_golden_parameters(golden, layer);
+}
+
+TEST(DecoderBackward, GradientsFromPyTorch) {
+  expect_golden_decoder("decoder_layer_post_norm_relu",
+                        DecoderLayer<double>({.model = 16, .heads = 4, .feed_forward = 24}));
+  expect_golden_decoder("decoder_layer_pre_norm_gelu", DecoderLayer<double>({.model = 16,
+                                                                             .heads = 2,
+                                                                             .feed_forward = 20,
+                                                                             .norm = Norm::Pre,
+                                                                             .activation = Activation::GELU,
+                                                                             .eps = 1e-3}));
+  expect_golden_decoder("decoder_pre_norm", Decoder<double>({.layers = 2,
+                                                             .layer = {.model = 16,
+                                                                       .heads = 2,
+                                                                       .feed_forward = 20,
+                                                                       .norm = Norm::Pre,
+                                                                       .activation = Activation::GELU,
+                                                                       .eps = 1e-4},
+                                                             .final_norm = true,
+                                                             .norm_eps = 1e-3}));
+}
+
+// A memory of another width has keys and values of two products, both of whose gradients reach it.
+TEST(DecoderBackward, ExactGradientsForAMemoryOfAnotherWidth) {
+  for (const Norm norm : {Norm::Pre, Norm::Post}) {
+    Decoder<double> decoder({.layers = 2,
+                             .layer = {.model = 4,
+                                       .heads = 2,
+                                       .feed_forward = 5,
+                                       .norm = norm,
+                                       .activation = Activation::SiLU,
+                                       .gated = true,
+                                       .memory_model = 3}});
+    fill_parameters<double>(decoder, 2);
+    auto x = random_tensor<double, 3>({2, 3, 4}), memory = random_tensor<double, 3>({2, 4, 3}, 2);
+    const auto dy = random_tensor<double, 3>({2, 3, 4}, 3);
+    Tensor<double, 3> y(x.extents()), dx(x.extents()), dmemory(memory.extents());
+    Context context;
+    Decoder<double>::Cache cache;
+    decoder.forward(x, memory, heed::Causal{}, heed::NoMask{}, y, cache, context);
+    const Tensor<double, 3> expected = decoder(x, memory, heed::Causal{}, heed::NoMask{}, context);
+    EXPECT_TRUE(bits_equal(expected.view(), y.view()));
+    decoder.backward(dy, heed::Causal{}, heed::NoMask{}, dx, dmemory, cache, context);
+    const auto loss = [&] {
+      decoder.forward(x, memory, heed::Causal{}, heed::NoMask{}, y, context);
+      return dot(y, dy);
+    };
+    const auto report = heed::gradcheck(loss, ParameterList<double>(decoder),
+                                        {{"x", flat(x), flat(dx)}, {"memory", flat(memory), flat(dmemory)}});
+    EXPECT_TRUE(report.passed) << report.text();
+
+    // Without the gradient of the memory, the rest is the same.
+    const auto with = parameter_gradients<double>(decoder);
+    ParameterList<double>(decoder).zero_grad();
+    decoder.backward(dy, heed::Causal{}, heed::NoMask{}, {}, {}, cache, context);
+    expect_same_parameter_gradients(with, parameter_gradients<double>(decoder));
+  }
+}
+
+/// The gradients of an encoder under a causal mask, and what its cache holds.
+template <class T>
+struct Checkpointed {
+  Gradients<T> gradients;
+  std::size_t bytes;
+};
+template <class T>
+Checkpointed<T> run(Encoder<T>& encoder, const Extents<3>& extents, bool checkpointing, int threads) {
+  heed::ThreadPool pool(threads);
+  Context context(pool);
+  context.training = true;
+  const auto x = random_tensor<T, 3>(extents), dy = random_tensor<T, 3>(extents, 2);
+  Checkpointed<T> result{{Tensor<T, 3>(extents), Tensor<T, 3>(extents), {}}, 0};
+  typename Encoder<T>::Cache cache;
+  cache.checkpointing = checkpointing;
+  const auto step = [&] {
+    context.restart_streams();
+    ParameterList<T>(encoder).zero_grad();
+    encoder.forward(x, heed::Causal{}, result.gradients.y, cache, context);
+    encoder.backward(dy, heed::Causal{}, result.gradients.dx, cache, context);
+  };
+  step();
+  result.gradients.parameters = parameter_gradients<T>(encoder);
+  result.bytes = cache.bytes();
+  return result;
+}
+
+TEST(EncoderBackward, CheckpointingAndThreadsChangeNoBit) {
+  for (const bool final_norm : {false, true}) {
+    Encoder<float> encoder({.layers = 3,
+                            .layer = {.model = 32, .heads = 4, .norm = Norm::Pre, .activation = Activation::GELU},
+                            .final_norm = final_norm});
+    fill_parameters<float>(encoder, 2);
+    const Extents<3> extents{2, 70, 32};
+    const auto plain = run(encoder, extents, false, 1);
+    const Tensor<float, 3> inference = encoder(random_tensor<float, 3>(extents), heed::Causal{});
+    EXPECT_TRUE(bits_equal(inference.view(), plain.gradients.y.view()));
+    for (const int threads : {1, 2, 3, 7}) {
+      for (const bool checkpointing : {false, true}) {
+        const auto other = run(encoder, extents, checkpointing, threads);
+        EXPECT_TRUE(bits_equal(plain.gradients.y.view(), other.gradients.y.view()));
+        EXPECT_TRUE(bits_equal(plain.gradients.dx.view(), other.gradients.dx.view()));
+        expect_same_parameter_gradients(plain.gradients.parameters, other.gradients.parameters);
+        if (checkpointing) {
+          EXPECT_LT(other.bytes, plain.bytes / 2);
+        }
+      }
+    }
+  }
+}
+
+TEST(EncoderBackward, AWarmStepAllocatesNothing) {
+  for (const bool checkpointing : {false, true}) {
+    Encoder<float> encoder({.layers = 2, .layer = {.model = 16, .heads = 2}});
+    fill_parameters<float>(encoder, 2);
+    const auto x = random_tensor<float, 3>({2, 9, 16}), dy = random_tensor<float, 3>({2, 9, 16}, 2);
+    Tensor<float, 3> y(x.extents()), dx(x.extents());
+    Context context;
+    Encoder<float>::Cache cache;
+    cache.checkpointing = checkpointing;
+    const auto step = [&] {
+      encoder.forward(x, heed::Causal{}, y, cache, context);
+      encoder.backward(dy, heed::Causal{}, dx, cache, context);
+    };
+    step();
+    step();
+    EXPECT_EQ(heed_test::allocations_of(step), 0);
+  }
+}
+
+TEST(EncoderBackward, EmptyStacks) {
+  const auto x = random_tensor<double, 3>({2, 3, 4}), dy = random_tensor<double, 3>({2, 3, 4}, 2);
+  Tensor<double, 3> y(x.extents()), dx(x.extents()), dmemory(2, 5, 4);
+  Context context;
+  Encoder<double> encoder({.layers = 0, .layer = {.model = 4, .heads = 1}});
+  Encoder<double>::Cache cache;
+  encoder.forward(x, heed::NoMask{}, y, cache, context);
+  encoder.backward(dy, heed::NoMask{}, dx, cache, context);
+  EXPECT_TRUE(bits_equal(dy.view(), dx.view()));
+  Decoder<double> decoder({.layers = 0, .layer = {.model = 4, .heads = 1}, .final_norm = true});
+  Decoder<double>::Cache decoder_cache;
+  const auto memory = random_tensor<double, 3>({2, 5, 4});
+  copy(memory.view(), dmemory.view());
+  decoder.forward(x, memory, heed::NoMask{}, heed::NoMask{}, y, decoder_cache, context);
+  decoder.backward(dy, heed::NoMask{}, heed::NoMask{}, dx, dmemory, decoder_cache, context);
+  EXPECT_EQ(dmemory(1, 4, 3), 0);
+}
+
+}  // namespace

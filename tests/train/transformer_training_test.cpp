@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+// Ten training steps of a small causal transformer against PyTorch's.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <heed/nn/embedding.hpp>
+#include <heed/nn/positional.hpp>
+#include <heed/nn/transformer.hpp>
+#include <heed/train/loss.hpp>
+#include <heed/train/optimizer.hpp>
+
+#include "common/golden.hpp"
+#include "common/layer_instances.hpp"
+
+namespace {
+
+using heed::Context;
+using heed::Index;
+using heed::Tensor;
+using heed::TensorView;
+using heed_test::Golden;
+
+constexpr Index kWidth = 16, kContext = 10;
+
+/// logits = head(encoder(embedding[tokens] + position)), as CharacterModel in tests/golden/generate.py.
+template <class T>
+struct CharacterModel {
+  explicit CharacterModel(Index vocabulary)
+      : embedding({.vocabulary = vocabulary, .width = kWidth}),
+        position({.length = kContext, .width = kWidth}),
+        encoder({.layers = 2,
+                 .layer = {.model = kWidth,
+                           .heads = 2,
+                           .feed_forward = 20,
+                           .norm = heed::Norm::Pre,
+                           .activation = heed::Activation::GELU},
+                 .final_norm = true}),
+        head({.in = kWidth, .out = vocabulary}) {}
+
+  template <class F>
+  void visit(std::string_view, F&& f) {
+    embedding.visit("embedding", f);
+    position.visit("position", f);
+    encoder.visit("encoder", f);
+    head.visit("head", f);
+  }
+
+  struct Cache {
+    typename heed::Embedding<T>::Cache embedding;
+    typename heed::Learned<T>::Cache position;
+    typename heed::Encoder<T>::Cache encoder;
+    typename heed::Linear<T>::Cache head;
+    Tensor<T, 3> x, encoded, gradient;
+  };
+
+  void forward(const TensorView<const int, 2>& tokens, const TensorView<T, 3>& logits, Cache& cache,
+               Context& context) const {
+    cache.x = cache.encoded = cache.gradient = Tensor<T, 3>(tokens.extent(0), tokens.extent(1), kWidth);
+    embedding.forward(tokens, cache.x, cache.embedding, context);
+    position.forward(cache.x, cache.x, cache.position, context);
+    encoder.forward(cache.x, heed::Causal{}, cache.encoded, cache.encoder, context);
+    head.forward(cache.encoded, logits, cache.head, context);
+  }
+  void backward(const TensorView<const T, 3>& dlogits, Cache& cache, Context& context) {
+    Tensor<T, 3> dx(cache.x.extents());
+    head.backward(dlogits, cache.gradient, cache.head, context);
+    encoder.backward(cache.gradient, heed::Causal{}, dx, cache.encoder, context);
+    position.backward(dx, dx, cache.position, context);
+    embedding.backward(dx, cache.embedding, context);
+  }
+
+  heed::Embedding<T> embedding;
+  heed::Learned<T> position;
+  heed::Encoder<T> encoder;
+  heed::Linear<T> head;
+};
+
+template <class T, template <class> class Optimizer, class Options>
+void expect_golden_training(const std::string& name, const Options& options) {
+  SCOPED_TRACE(name);
+  const Golden start("training_start"), golden("training_" + name);
+  const auto tokens = start.file().read_integers<int, 3>("in.tokens");
+  const Index steps = tokens.extent(0), batch = tokens.extent(1);
+  CharacterModel<T> model(start.tensor<T, 2>("param.embedding.weight").extent(0));
+  start.load_into(model);
+  Optimizer<T> optimizer(model, options);
+  const auto losses = golden.tensor<double, 1>(sizeof(T) == 8 ? "out.loss" : "out.loss_float32");
+  Context context;
+  typename CharacterModel<T>::Cache cache;
+  Tensor<T, 3> logits(batch, kContext, model.head.options().out);
+  for (Index step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    model.forward(tokens.view()[step].slice(1, 0, kContext), logits, cache, context);
+    const heed::Loss loss = heed::cross_entropy(logits, tokens.view()[step].slice(1, 1, kContext), logits, {}, context);
+    EXPECT_NEAR(loss.value, losses(step), sizeof(T) == 8 ? 1e-9 : 1e-5) << "step " << step;
+    model.backward(logits, cache, context);
+    if (sizeof(T) == 8 && step == 0) {
+      for (const auto& [parameter_name, p] : optimizer.parameters()) {
+        const std::string stored = "grad.param." + parameter_name;
+        EXPECT_TRUE(p->rank() == 1 ? start.agrees(stored, p->grad(), 1e-12)
+                                   : start.agrees(stored, p->grad_matrix(), 1e-12));
+      }
+    }
+    optimizer.step(context);
+  }
+  if (sizeof(T) == 4) return;
+  for (const auto& [parameter_name, p] : optimizer.parameters()) {
+    const std::string stored = "final." + parameter_name;
+    EXPECT_TRUE(p->rank() == 1 ? golden.agrees(stored, p->value(), 1e-9) : golden.agrees(stored, p->matrix(), 1e-9));
+  }
+}
+
+template <class T>
+void expect_golden_trainings() {
+  expect_golden_training<T, heed::SGD>("sgd",
+                                       heed::SGDOptions{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01});
+  expect_golden_training<T, heed::Adam>("adam",
+                                        heed::AdamOptions{.learning_rate = 0.01, .beta2 = 0.98, .weight_decay = 0.01});
+  expect_golden_training<T, heed::AdamW>(
+      "adamw", heed::AdamWOptions{.learning_rate = 0.01, .beta2 = 0.95, .eps = 1e-5, .weight_decay = 0.1});
+}
+
+TEST(TransformerTraining, TenStepsFromPyTorchInDouble) { expect_golden_trainings<double>(); }
+TEST(TransformerTraining, TenStepsFromPyTorchInFloat) { expect_golden_trainings<float>(); }
+
+}  // namespace
