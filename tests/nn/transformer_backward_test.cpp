@@ -160,57 +160,6 @@ TEST(DecoderBackward, ExactGradientsForAMemoryOfAnotherWidth) {
   }
 }
 
-/// The gradients of an encoder under a causal mask, and what its cache holds.
-template <class T>
-struct Checkpointed {
-  Gradients<T> gradients;
-  std::size_t bytes;
-};
-template <class T>
-Checkpointed<T> run(Encoder<T>& encoder, const Extents<3>& extents, bool checkpointing, int threads) {
-  heed::ThreadPool pool(threads);
-  Context context(pool);
-  context.training = true;
-  const auto x = random_tensor<T, 3>(extents), dy = random_tensor<T, 3>(extents, 2);
-  Checkpointed<T> result{{Tensor<T, 3>(extents), Tensor<T, 3>(extents), {}}, 0};
-  typename Encoder<T>::Cache cache;
-  cache.checkpointing = checkpointing;
-  const auto step = [&] {
-    context.restart_streams();
-    ParameterList<T>(encoder).zero_grad();
-    encoder.forward(x, heed::Causal{}, result.gradients.y, cache, context);
-    encoder.backward(dy, heed::Causal{}, result.gradients.dx, cache, context);
-  };
-  step();
-  result.gradients.parameters = parameter_gradients<T>(encoder);
-  result.bytes = cache.bytes();
-  return result;
-}
-
-TEST(EncoderBackward, CheckpointingAndThreadsChangeNoBit) {
-  for (const bool final_norm : {false, true}) {
-    Encoder<float> encoder({.layers = 3,
-                            .layer = {.model = 32, .heads = 4, .norm = Norm::Pre, .activation = Activation::GELU},
-                            .final_norm = final_norm});
-    fill_parameters<float>(encoder, 2);
-    const Extents<3> extents{2, 70, 32};
-    const auto plain = run(encoder, extents, false, 1);
-    const Tensor<float, 3> inference = encoder(random_tensor<float, 3>(extents), heed::Causal{});
-    EXPECT_TRUE(bits_equal(inference.view(), plain.gradients.y.view()));
-    for (const int threads : {1, 2, 3, 7}) {
-      for (const bool checkpointing : {false, true}) {
-        const auto other = run(encoder, extents, checkpointing, threads);
-        EXPECT_TRUE(bits_equal(plain.gradients.y.view(), other.gradients.y.view()));
-        EXPECT_TRUE(bits_equal(plain.gradients.dx.view(), other.gradients.dx.view()));
-        expect_same_parameter_gradients(plain.gradients.parameters, other.gradients.parameters);
-        if (checkpointing) {
-          EXPECT_LT(other.bytes, plain.bytes / 2);
-        }
-      }
-    }
-  }
-}
-
 TEST(EncoderBackward, AWarmStepAllocatesNothing) {
   for (const bool checkpointing : {false, true}) {
     Encoder<float> encoder({.layers = 2, .layer = {.model = 16, .heads = 2}});
