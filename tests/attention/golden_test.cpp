@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <heed/attention/attention.hpp>
+#include <heed/attention/backward.hpp>
 #include <heed/mask/dense.hpp>
 
 #include "common/any_mask.hpp"
@@ -30,10 +30,10 @@ void check(const std::string& name, heed::Path path, double tolerance) {
   const Golden golden(name);
   const heed::SafeTensors& file = golden.file();
   const auto torch_options = nlohmann::json::parse(file.metadata().at("options"));
-  const auto q = file.read<T, 4>("in.q");
-  const auto k = file.read<S, 4>("in.k"), v = file.read<S, 4>("in.v");
-  const auto y = file.read<double, 4>("out.y"), weights = file.read<double, 4>("out.weights");
-  const auto lse = file.read<double, 3>("out.lse");
+  const auto q = golden.tensor<T, 4>("in.q");
+  const auto k = golden.tensor<S, 4>("in.k"), v = golden.tensor<S, 4>("in.v");
+  const auto y = golden.tensor<double, 4>("out.y"), weights = golden.tensor<double, 4>("out.weights");
+  const auto lse = golden.tensor<double, 3>("out.lse");
 
   heed::Context context;
   context.path = path;
@@ -71,6 +71,52 @@ void check(const std::string& name, heed::Path path, double tolerance) {
     run(AnyMask<true>(heed::Causal{}), heed::NoModifier{});
   } else {
     run(AnyMask<false>(mask), heed::NoModifier{});
+  }
+}
+
+/// The gradients that PyTorch returned.
+template <class T>
+void check_gradients(const std::string& name, heed::Path path, double tolerance) {
+  const Golden golden(name);
+  const auto torch_options = nlohmann::json::parse(golden.file().metadata().at("options"));
+  const auto q = golden.tensor<T, 4>("in.q"), k = golden.tensor<T, 4>("in.k"), v = golden.tensor<T, 4>("in.v");
+  const auto dout = golden.tensor<T, 4>("dout.y");
+  heed::Context context;
+  context.path = path;
+  heed::AttentionOptions options;
+  if (!torch_options.at("scale").is_null()) options.scale = torch_options.at("scale").get<double>();
+  const auto expect = [&](const auto& gradient, const char* key) {
+    const auto expected = golden.tensor<double, 4>(key);
+    const auto d = deviation<T, double, 4>(std::as_const(gradient).view(), expected.view());
+    EXPECT_LE(d.error, tolerance * d.magnitude) << key;
+  };
+  const auto run = [&](const auto& mask, const auto& modifier) {
+    const auto [dq, dk, dv] = heed::attention_backward(dout, q, k, v, mask, modifier, options, context);
+    expect(dq, "grad.in.q");
+    expect(dk, "grad.in.k");
+    expect(dv, "grad.in.v");
+  };
+  heed::Tensor<std::uint8_t, 4> keep(1, 1, 1, 1);
+  keep(0, 0, 0, 0) = 1;
+  if (golden.file().contains("keep")) keep = golden.file().read_integers<std::uint8_t, 4>("keep");
+  if (golden.file().contains("in.bias")) {
+    const auto bias = golden.tensor<T, 4>("in.bias");
+    heed::Tensor<T, 4> dbias(bias.extents());
+    run(AnyMask<false>(heed::Dense::keep(keep)), heed::Bias(bias).with_gradient(dbias.view()));
+    expect(dbias, "grad.in.bias");
+  } else if (torch_options.at("is_causal").get<bool>()) {
+    run(AnyMask<true>(heed::Causal{}), heed::NoModifier{});
+  } else {
+    run(AnyMask<false>(heed::Dense::keep(keep)), heed::NoModifier{});
+  }
+}
+
+TEST_P(GoldenAttention, GradientsAgreeWithPyTorch) {
+  for (const heed::Path path : {heed::Path::Reference, heed::Path::Blocked}) {
+    SCOPED_TRACE(path == heed::Path::Blocked ? "blocked" : "reference");
+    check_gradients<double>(GetParam(), path, 1e-13);
+    // Scores of several hundred are rounded to 3e-5, and weights with them.
+    check_gradients<float>(GetParam(), path, std::string(GetParam()) == "sdpa_large_scores" ? 3e-5 : 3e-6);
   }
 }
 

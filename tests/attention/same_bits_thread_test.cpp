@@ -4,11 +4,12 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include <heed/attention/attention.hpp>
+#include <heed/attention/backward.hpp>
 #include <heed/mask/dense.hpp>
 
 #include "common/any_mask.hpp"
@@ -130,6 +131,55 @@ TEST_F(SameBits, StatisticsToo) {
   const auto found = run(context);
   EXPECT_TRUE(same_bits(found.maximum, expected.maximum));
   EXPECT_TRUE(same_bits(found.sum, expected.sum));
+}
+
+/// dq, dk and dv behind each other.
+template <class M, class F>
+heed::Tensor<float, 1> gradients(const heed::Tensor<float, 4>& dout, const heed::TensorView<const float, 4>& q,
+                                 const heed::Tensor<float, 4>& k, const heed::Tensor<float, 4>& v, const M& mask,
+                                 const F& modifier, heed::Context& context) {
+  heed::AttentionOptions options;
+  options.dropout = 0.2;
+  context.training = true;
+  context.seed = 6;
+  heed::AttentionCache<float> cache;
+  heed::Tensor<float, 4> out(dout.extents());
+  heed::attention_into(out, q, k, v, mask, modifier, options, cache, context);
+  heed::Tensor<float, 1> all(q.size() + k.size() + v.size());
+  const heed::TensorView<float, 4> dq(all.data(), q.extents()), dk(all.data() + q.size(), k.extents()),
+      dv(all.data() + q.size() + k.size(), v.extents());
+  heed::attention_backward_into(heed::AttentionGradients<float>{dq, dk, dv}, dout, out, q, k, v, mask, modifier,
+                                options, cache, context);
+  return all;
+}
+
+TEST_F(SameBits, GradientsOfSeveralHeads) {
+  const auto dout = normal_tensor<float, 4>({2, 4, 203, 17}, random);
+  expect_same_bits([&](heed::Context& context) {
+    return gradients(dout, std::as_const(q).view(), k, v, AnyMask<true>(heed::Causal::bottom_right()),
+                     heed::NoModifier{}, context);
+  });
+}
+
+TEST_F(SameBits, GradientsOfOneHeadInParts) {
+  const auto one_q = normal_tensor<float, 4>({1, 1, 1100, 12}, random), dout = one_q;
+  const auto one_k = normal_tensor<float, 4>({1, 1, 70, 12}, random);
+  expect_same_bits([&](heed::Context& context) {
+    return gradients(dout, one_q.view(), one_k, one_k,
+                     AnyMask<false>(heed::mask([](int i, int j) { return (i + j) % 7 != 0; })),
+                     AnyModifier::soft_cap(3), context);
+  });
+}
+
+TEST_F(SameBits, GradientsOfASharedBias) {
+  const auto dout = normal_tensor<float, 4>({2, 4, 203, 17}, random);
+  const auto bias = normal_tensor<float, 4>({1, 1, 203, 150}, random);
+  expect_same_bits([&](heed::Context& context) {
+    heed::Tensor<float, 4> dbias(bias.extents());
+    gradients(dout, std::as_const(q).view(), k, v, AnyMask<true>(heed::NoMask{}),
+              heed::Bias(bias).with_gradient(dbias.view()), context);
+    return dbias;
+  });
 }
 
 TEST_F(SameBits, ForCallersInSeveralThreads) {

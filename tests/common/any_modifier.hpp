@@ -43,6 +43,15 @@ class AnyModifier : public heed::ModifierBase {
       return select(equal(bias, none), none, score + bias);
   }
 
+  template <class V>
+  V derivative(V score, const heed::ScorePlace<V>&) const {
+    using std::tanh;
+    using T = lane_t<V>;
+    if (kind_ != Kind::SoftCap) return V(T(1));
+    const V t = tanh(score / V(T(number_)));
+    return V(T(1)) - t * t;
+  }
+
   bool hides(int b, int h, int q, int k) const { return kind_ == Kind::Table && std::isinf(table_(b, h, q, k)); }
   /// The largest number that is added to a score or bounds it: roundings are relative to it.
   double magnitude(int Lq, int Lk) const {

@@ -5,6 +5,7 @@
 /// Runs the table of attention_cases.hpp through the blocked path in one pair of element types.
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -72,10 +73,12 @@ void check_budget(const AttentionCase& c, std::uint64_t seed) {
   EXPECT_TRUE(same_bits(spaced.out, fast.out)) << "strides change the output";
 }
 
+/// All cases; every fourth in a debug or sanitizer build, where the numbers are the same and the time is not.
 template <class T, class S, class E>
 void check_all_budgets() {
-  std::uint64_t seed = 1000;
-  for (const AttentionCase& c : attention_cases()) check_budget<T, S, E>(c, ++seed);
+  const std::size_t step = effort(4) < 4 ? 4 : 1;
+  const auto cases = attention_cases();
+  for (std::size_t i = 0; i < cases.size(); i += step) check_budget<T, S, E>(cases[i], 1001 + i);
 }
 
 }  // namespace heed_test

@@ -73,7 +73,7 @@ class BackwardTile {
   static Index memory(const BackwardProblem<A>& p) {
     const Index Dk = p.shape.Dk, Dv = p.shape.Dv;
     return queries * (2 * Dk + Dv + p.dk_pitch() + p.dv_pitch() + 3) + keys * (2 * (Dk + Dv)) + 2 * kPairs * blocks +
-           2 * kPairs + width * std::max(Dk, Dv) + Dv + lanes;
+           2 * kPairs + (width * std::max(Dk, Dv)) + lanes * (Dv + 1);
   }
   void use(const BackwardProblem<A>& p, A* memory) {
     const Index Dk = p.shape.Dk, Dv = p.shape.Dv;
@@ -98,7 +98,7 @@ class BackwardTile {
     raw_ = take(kPairs);
     survival_ = take(kPairs);
     row_ = take(width * std::max(Dk, Dv));
-    out_row_ = take(Dv);
+    packed_o_ = take(lanes * Dv);
     ones_ = take(lanes);
     std::fill_n(ones_, lanes, A(1));
   }
@@ -157,6 +157,16 @@ class BackwardTile {
     mask_[j].begin(p.mask, b, h, first, count, p.shape.Lk);
     Kernels::pack(p.q, b, h, first, count, A(1), packed_q_ + j * lanes * Dk, row_);
     Kernels::pack(p.dout, b, h, first, count, A(1), packed_do_ + j * lanes * Dv, row_);
+    Kernels::pack(p.out, b, h, first, count, A(1), packed_o_, row_);
+    // In the order in which dP is summed: a query that sees a single key then has dS = 0 exactly.
+    unroll<2>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA {
+      V mean(A(0));
+      for (Index d = 0; d < Dv; ++d) {
+        const Index at = d * lanes + v * width;
+        mean = fma(V::load(packed_o_ + at), V::load(packed_do_ + j * lanes * Dv + at), mean);
+      }
+      mean.store(mean_ + j * lanes + v * width);
+    });
     double dsink = 0;
     for (int i = 0; i < lanes; ++i) {
       const int q = first + std::min(i, count - 1), at = j * lanes + i;
@@ -165,21 +175,12 @@ class BackwardTile {
       maximum_[at] = sum == A(0) ? infinity<A>() : p.row_max(b, h, q);
       inverse_sum_[at] = sum == A(0) ? A(0) : A(1) / sum;
       if (p.dropout > 0) query_word_[at] = p.dropped.query_word(b, h, q);
-      if (i >= count) {
-        mean_[at] = mean_[j * lanes + count - 1];
-        continue;
-      }
-      A* const q_row = q_rows_ + at * p.dk_pitch();
-      A* const do_row = do_rows_ + at * p.dv_pitch();
-      copy_padded(p.q, b, h, q, Dk, p.dk_pitch(), q_row);
-      copy_padded(p.dout, b, h, q, Dv, p.dv_pitch(), do_row);
-      p.out.copy(b, h, q, out_row_);
-      A mean(0);
-      for (Index d = 0; d < Dv; ++d) mean += out_row_[d] * do_row[d];
-      mean_[at] = mean;
+      if (i >= count) continue;
+      copy_padded(p.q, b, h, q, Dk, p.dk_pitch(), q_rows_ + at * p.dk_pitch());
+      copy_padded(p.dout, b, h, q, Dv, p.dv_pitch(), do_rows_ + at * p.dv_pitch());
       if (!p.dsinks.empty() && sum != A(0)) {
         const A sink = static_cast<A>(p.sinks[static_cast<std::size_t>(h)]);
-        dsink -= static_cast<double>(std::exp(sink - maximum_[at]) * inverse_sum_[at] * mean);
+        dsink -= static_cast<double>(std::exp(sink - maximum_[at]) * inverse_sum_[at] * mean_[at]);
       }
     }
     poisoned_ = poisoned_ || holds_poison(q_rows_ + j * lanes * p.dk_pitch(), p.dk_pitch(), count, Dk) ||
@@ -421,7 +422,8 @@ class BackwardTile {
   A* dscores_ = nullptr;   // [block][key][lanes]
   A* raw_ = nullptr;       // [key][lanes], scores before the modifier
   A* survival_ = nullptr;  // [key][lanes]
-  A *row_ = nullptr, *out_row_ = nullptr, *ones_ = nullptr;
+  A* packed_o_ = nullptr;  // [Dv][lanes], of one block
+  A *row_ = nullptr, *ones_ = nullptr;
   int used_ = 0;
   bool poisoned_ = false;
   int count_[blocks];
