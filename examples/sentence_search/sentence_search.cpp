@@ -25,8 +25,8 @@
 #include <heed/core/parallel.hpp>
 #include <heed/inspect/heatmap.hpp>
 
+#include "../common/progress.hpp"
 #include "minilm.hpp"
-#include "progress.hpp"
 #include "search.hpp"
 #include "text.hpp"
 #include "wordpiece.hpp"
@@ -194,7 +194,7 @@ Embeddings embed_passages(const std::vector<Passage>& passages, const WordPiece&
   }
   Embeddings embeddings;
   {
-    Progress progress("embedding", tokens);
+    examples::Progress progress("embedding", tokens);
     embeddings = model.embed(texts, context, [&progress](std::size_t n) { progress.advance(n); });
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
@@ -227,7 +227,7 @@ void search(const Options& options, const WordPiece& tokenizer, const std::vecto
   std::for_each(options.queries.begin(), options.queries.end(), answer);
   if (!options.queries.empty()) return;
 
-  const bool typed = stdin_is_terminal() && stderr_is_terminal();
+  const bool typed = examples::stdin_is_terminal() && examples::stderr_is_terminal();
   for (std::string line;;) {
     if (typed) std::fputs("look for: ", stderr);
     if (!std::getline(std::cin, line)) break;

@@ -8,7 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "../common/files.hpp"
+
 namespace sentence_search {
+
+using examples::in_quotes;
+using examples::read_file;
 
 // A piece of a text file that is searched as one: the text as it stands there, and where it starts.
 struct Passage {
@@ -17,13 +22,7 @@ struct Passage {
   std::size_t line = 0;  // from 1
 };
 
-// A path for messages.
-std::string in_quotes(const std::filesystem::path& path);
-
 enum class SplitBy { Line, Paragraph };
-
-// The whole file as bytes. Throws std::runtime_error, which names the file and says why, if it cannot be read.
-std::string read_file(const std::filesystem::path& file);
 
 // A UTF-8 text file without its byte order mark and with "\n" for "\r\n".
 // Throws std::runtime_error if it cannot be read, is blank, or holds NUL bytes (then it is no UTF-8 text).
@@ -46,8 +45,7 @@ std::vector<Passage> split_long_passages(std::vector<Passage> passages, std::siz
 std::vector<std::string> wrap(std::string_view text, std::size_t width,
                               std::size_t max_lines = static_cast<std::size_t>(-1));
 
-// $HEED_MODEL_DIR, or else where fetch_model.sh puts the model:
-// ${HEED_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/heed}/minilm.
+// $HEED_MODEL_DIR, or else where fetch_model.sh puts the model: minilm in the cache directory.
 std::filesystem::path default_model_directory();
 
 }  // namespace sentence_search

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#include "char_lm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include <heed/core/random.hpp>
+#include <heed/mask/basic.hpp>
+#include <heed/nn/init.hpp>
+
+#include "../common/tensors.hpp"
+
+namespace train_char_lm {
+
+using heed::Context;
+using heed::Index;
+using heed::TensorView;
+
+namespace {
+
+heed::EncoderOptions block_options(const CharLmOptions& options) {
+  return {.layers = options.layers,
+          .layer = {.model = options.width,
+                    .heads = options.heads,
+                    .norm = heed::Norm::Pre,
+                    .activation = heed::Activation::GELU,
+                    .rotary = heed::RotaryOptions{}},
+          .final_norm = true};
+}
+
+// The id whose share of the probability softmax(logits/temperature) the point, in [0, 1), falls into.
+int choose(TensorView<const float, 1> logits, double temperature, double point) {
+  const float* begin = logits.data();
+  const float* largest = std::max_element(begin, begin + logits.extent(0));
+  if (temperature <= 0) return static_cast<int>(largest - begin);
+  std::vector<double> weights;
+  double total = 0;
+  for (Index i = 0; i < logits.extent(0); ++i) {
+    weights.push_back(std::exp(static_cast<double>(begin[i] - *largest) / temperature));
+    total += weights.back();
+  }
+  double rest = point * total;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    rest -= weights[i];
+    if (rest < 0) return static_cast<int>(i);
+  }
+  return static_cast<int>(largest - begin);
+}
+
+}  // namespace
+
+CharLm::CharLm(const CharLmOptions& options)
+    : options_(options),
+      embedding_({.vocabulary = options.alphabet, .width = options.width}),
+      blocks_(block_options(options)),
+      head_({.in = options.width, .out = options.alphabet}) {}
+
+void CharLm::initialize(std::uint64_t seed) {
+  embedding_.initialize(heed::Philox(seed, heed::init::stream("embedding.weight")), 0.1);
+  blocks_.initialize(seed, "blocks");
+  head_.initialize(seed, "head");
+}
+
+void CharLm::forward(TensorView<const int, 2> ids, TensorView<float, 3> logits, Cache& cache, Context& context) const {
+  const heed::Extents<3> extents{ids.extent(0), ids.extent(1), options_.width};
+  const TensorView<float, 3> embedded = examples::sized(cache.embedded, extents);
+  const TensorView<float, 3> encoded = examples::sized(cache.encoded, extents);
+  {
+    const Context::Scope scope(context, "embedding");
+    embedding_.forward(ids, embedded, cache.embedding, context);
+  }
+  {
+    const Context::Scope scope(context, "blocks");
+    blocks_.forward(embedded, heed::Causal{}, encoded, cache.blocks, context);
+  }
+  const Context::Scope scope(context, "head");
+  head_.forward(encoded, logits, cache.head, context);
+}
+
+void CharLm::backward(TensorView<const float, 3> dlogits, Cache& cache, Context& context) {
+  const TensorView<float, 3> d_encoded = examples::sized(cache.d_encoded, cache.encoded.extents());
+  const TensorView<float, 3> d_embedded = examples::sized(cache.d_embedded, cache.encoded.extents());
+  head_.backward(dlogits, d_encoded, cache.head, context);
+  blocks_.backward(d_encoded, heed::Causal{}, d_embedded, cache.blocks, context);
+  embedding_.backward(d_embedded, cache.embedding, context);
+}
+
+void generate(const CharLm& model, std::vector<int> prompt, const GenerateOptions& options, Context& context,
+              const std::function<void(int)>& put) {
+  const heed::Philox random(options.seed, heed::init::stream("generate"));
+  CharLm::Cache cache;
+  heed::Tensor<float, 3> logits;
+  for (Index i = 0; i < options.count; ++i) {
+    const Index length = std::min<Index>(options.window, static_cast<Index>(prompt.size()));
+    const TensorView<const int, 2> ids(prompt.data() + static_cast<Index>(prompt.size()) - length, {1, length});
+    const auto scores = examples::sized<float, 3>(logits, {1, length, model.options().alphabet});
+    model.forward(ids, scores, cache, context);
+    prompt.push_back(choose(scores[0][length - 1], options.temperature, random.uniform(static_cast<std::uint64_t>(i))));
+    put(prompt.back());
+  }
+}
+
+}  // namespace train_char_lm

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+// Trains a small GPT on the characters of a text, and lets it write.
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <heed/core/context.hpp>
+#include <heed/core/parallel.hpp>
+#include <heed/io/safetensors.hpp>
+
+#include "../common/files.hpp"
+#include "../common/loss_curve.hpp"
+#include "../common/progress.hpp"
+#include "char_lm.hpp"
+#include "corpus.hpp"
+#include "interrupt.hpp"
+#include "training.hpp"
+
+namespace train_char_lm {
+namespace {
+
+struct Options {
+  std::filesystem::path text = examples::cache_directory() / "kjv" / "kjv.txt";
+  Settings settings;
+  int threads = 1;
+  int report_every = 50;
+  int windows = 128;  // of the held-out text
+  std::string checkpoint = "char_lm.safetensors";
+  std::string curve = "char_lm.svg";
+  bool resume = false, overwrite = false;
+  std::string prompt = "And ";
+  int sample = 400;
+  double temperature = 0.8;
+};
+
+// Returns the exit status if there is nothing left to do: help was asked for, or the command line makes no sense.
+std::optional<int> parse(int argc, char** argv, Options& options) {
+  CLI::App app("Trains a small GPT on the characters of a text, and lets it write.", "train_char_lm");
+  app.get_formatter()->column_width(34);
+  Settings& settings = options.settings;
+  app.add_option("--text", options.text,
+                 "The text; by default the King James Bible that ../common/fetch_text.sh fetches")
+      ->option_text("FILE");
+  app.add_option("--checkpoint", options.checkpoint, "Where the training is kept")->capture_default_str();
+  auto* resume =
+      app.add_flag("--resume", options.resume, "Go on with the training in the checkpoint, as it was set up");
+  app.add_flag("--overwrite", options.overwrite, "Start anew even if there is a checkpoint")->excludes(resume);
+  app.add_option("--curve", options.curve, "Where the loss curve is drawn, as SVG")->capture_default_str();
+  app.add_option("--threads", options.threads, "Threads; they change no number")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--report-every", options.report_every, "Steps between reports of the held-out loss")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--windows", options.windows, "Windows of the held-out text in a report")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+
+  // A training that goes on has these from its checkpoint.
+  const auto set_up = [&](const char* name, auto& value, const char* what, auto least, auto most) {
+    app.add_option(name, value, what)->check(CLI::Range(least, most))->capture_default_str()->excludes(resume);
+  };
+  set_up("--steps", settings.steps, "Steps", 1, 100'000'000);
+  set_up("--warmup", settings.warmup, "Steps over which the learning rate rises", 0, 100'000'000);
+  set_up("--batch", settings.batch, "Windows of the text in a step", 1, 65536);
+  set_up("--length", settings.length, "Characters in a window", 1, 65536);
+  set_up("--width", settings.width, "Width of the model", 2, 65536);
+  set_up("--heads", settings.heads, "Heads, each of an even width", 1, 1024);
+  set_up("--layers", settings.layers, "Blocks", 0, 1024);
+  set_up("--learning-rate", settings.learning_rate, "The largest learning rate", 0.0, 1e3);
+  set_up("--seed", settings.seed, "Where the random numbers come from", std::uint64_t{0}, ~std::uint64_t{0});
+
+  app.add_option("--sample", options.sample, "Characters to write in the end")
+      ->check(CLI::Range(0, 100'000'000))
+      ->capture_default_str();
+  app.add_option("--prompt", options.prompt, "What the sample begins with")->option_text("TEXT [And ]");
+  app.add_option("--temperature", options.temperature, "How bold it is; 0 takes the likeliest character")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.callback([&options] {
+    const Settings& set = options.settings;
+    if (!options.resume && set.warmup >= set.steps) {
+      throw CLI::ValidationError("--warmup " + std::to_string(set.warmup) + " must be below --steps " +
+                                 std::to_string(set.steps));
+    }
+    if (options.prompt.empty()) throw CLI::ValidationError("--prompt must not be empty");
+  });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  return std::nullopt;
+}
+
+std::string read_text(const Options& options) {
+  std::error_code unreadable;
+  if (options.text == Options{}.text && !std::filesystem::exists(options.text, unreadable)) {
+    throw std::runtime_error("there is no text in " + examples::in_quotes(options.text) +
+                             ": examples/common/fetch_text.sh kjv fetches it, --text names another");
+  }
+  return examples::read_file(options.text);
+}
+
+// A line of the table, and the checkpoint that belongs to it.
+void report(Training& training, const Options& options, double seconds) {
+  const double held_out = training.measure_held_out(options.windows);
+  const std::vector<examples::Curve::Point> losses = training.curves().front().points;
+  char before[16] = "-";
+  if (!losses.empty()) std::snprintf(before, sizeof before, "%.4f", losses.back().y);
+  std::printf("%8d  %9s  %9.4f  %9.1f\n", static_cast<int>(training.steps()), before, held_out, seconds);
+  std::fflush(stdout);
+  training.save(options.checkpoint);
+}
+
+std::string describe_speed(double loss, double characters, heed::TrainingTimer& timer) {
+  const double total = timer.total();
+  const auto share = [&](heed::Phase phase) { return 100 * timer.seconds(phase) / total; };
+  char text[128];
+  std::snprintf(text, sizeof text, "loss %.3f, %.1f k/s, data %.0f forward %.0f backward %.0f step %.0f %%", loss,
+                characters / total / 1000, share(heed::Phase::Data), share(heed::Phase::Forward),
+                share(heed::Phase::Backward), share(heed::Phase::Step));
+  return text;
+}
+
+// Steps until all are made or a signal comes, which is returned; 0 without one.
+int train(Training& training, const Options& options) {
+  const Interrupt interrupt;
+  const Settings& settings = training.settings();
+  const double batch_characters = static_cast<double>(settings.batch) * settings.length;
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  std::printf("    step   training   held out    seconds   (losses in nats per character)\n");
+  double characters = 0;
+  {
+    examples::Progress progress("training", static_cast<std::size_t>(settings.steps),
+                                static_cast<std::size_t>(training.steps()));
+    if (training.steps() == 0) report(training, options, seconds());
+    while (!training.is_done() && interrupt.signal() == 0) {
+      const double loss = training.step();
+      characters += batch_characters;
+      progress.advance(1, describe_speed(loss, characters, training.timer()));
+      if (training.steps() % options.report_every == 0 || training.is_done()) {
+        progress.wipe();
+        report(training, options, seconds());
+      }
+    }
+  }
+  if (characters > 0) {
+    std::printf("%.0f characters a second; %s\n", characters / training.timer().total(),
+                training.timer().text().c_str());
+  }
+  return training.is_done() ? 0 : interrupt.signal();
+}
+
+void write_sample(const Training& training, const Corpus& corpus, const Options& options, heed::Context& context) {
+  std::cout << options.prompt;
+  generate(training.model(), corpus.alphabet().encode(options.prompt),
+           {.count = options.sample,
+            .window = training.settings().length,
+            .temperature = options.temperature,
+            .seed = training.settings().seed},
+           context, [&](int id) { std::cout << corpus.alphabet().decode(id) << std::flush; });
+  std::cout << "\n";
+}
+
+// The exit status.
+int run(const Options& options) {
+  std::error_code unreadable;
+  const bool kept = std::filesystem::exists(options.checkpoint, unreadable);
+  if (kept && !options.resume && !options.overwrite) {
+    throw std::runtime_error("there is a training in " + examples::in_quotes(options.checkpoint) +
+                             ": --resume goes on with it, --overwrite starts anew, --checkpoint names another file");
+  }
+  heed::ThreadPool threads(options.threads);
+  heed::Context context(threads);
+  std::optional<heed::SafeTensors> file;
+  if (options.resume) file = heed::SafeTensors::open(options.checkpoint);
+  const Corpus corpus(read_text(options), file ? Training::settings_of(*file).length : options.settings.length);
+  corpus.alphabet().encode(options.prompt);  // what is wrong with it shows before the training
+  auto training = file ? std::make_unique<Training>(*file, corpus, context)
+                       : std::make_unique<Training>(options.settings, corpus, context);
+  file.reset();
+
+  std::printf("%zu characters, %d of them different; %d parameters; steps %d to %d\n",
+              corpus.training().size() + corpus.held_out().size(), corpus.alphabet().size(),
+              static_cast<int>(heed::parameter_count(training->model())), static_cast<int>(training->steps()),
+              training->settings().steps);
+  int signal = 0;
+  if (!training->is_done()) {
+    signal = train(*training, options);
+    const std::vector<examples::Curve> curves = training->curves();
+    examples::save_curves(options.curve, curves, "Loss per character", "step", "nats");
+    std::printf("\n%s\n", examples::draw_curves(curves).c_str());
+  }
+  if (signal != 0) {
+    training->save(options.checkpoint);
+    std::printf("stopped after step %d, which is saved; this goes on:\n  train_char_lm --resume --checkpoint %s\n",
+                static_cast<int>(training->steps()), options.checkpoint.c_str());
+    return 128 + signal;
+  }
+  if (options.sample > 0) write_sample(*training, corpus, options, context);
+  return 0;
+}
+
+}  // namespace
+}  // namespace train_char_lm
+
+int main(int argc, char** argv) {
+  try {
+    train_char_lm::Options options;
+    if (const auto status = train_char_lm::parse(argc, argv, options)) return *status;
+    const int status = train_char_lm::run(options);
+    if (!std::cout.flush() || std::fflush(stdout) != 0) throw std::runtime_error("cannot write to standard output");
+    return status;
+  } catch (const std::exception& error) {
+    std::cerr << "train_char_lm: " << error.what() << '\n';
+    return 1;
+  }
+}
