@@ -22,7 +22,7 @@ struct Settings {
   int width = 128, heads = 4, layers = 3;
   int length = 128;  // L, characters the model sees
   int batch = 16;    // B, windows in a step
-  int steps = 700, warmup = 50;
+  int steps = 500, warmup = 50;
   double learning_rate = 3e-3;  // the largest; it falls to a hundredth of it
   double weight_decay = 0.1;
   double clip = 1;  // the most that the norm of the gradients may be
