@@ -45,6 +45,37 @@ TEST(AttentionMemory, WhatIsTakenDoesNotGrowWithTheLength) {
   EXPECT_EQ(taken(500), taken(5000));
 }
 
+/// What attention_workspace() tells is what a call takes, and reserving it is enough.
+template <class T, class S>
+void expect_workspace(const heed::AttentionShape& s, int threads) {
+  const heed::Tensor<T, 4> q(s.B, s.H, s.Lq, s.Dk);
+  const heed::Tensor<S, 4> k(s.B, s.G, s.Lk, s.Dk), v(s.B, s.G, s.Lk, s.Dv);
+  heed::Tensor<T, 4> out(s.B, s.H, s.Lq, s.Dv);
+  heed::ThreadPool pool(threads);
+  heed::Context context(pool);
+  const std::size_t told = heed::attention_workspace<T, S>(s, threads);
+  context.workspace().reserve(told);
+  const auto call = [&] { heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context); };
+  if (counts_allocations() && threads == 1) {
+    EXPECT_EQ(allocations_of(call), 0);
+  }
+  call();
+  EXPECT_EQ(context.workspace().peak(), told);
+}
+
+TEST(AttentionMemory, IsKnownBeforehand) {
+  for (const int threads : {1, 3}) {
+    for (const int Lq : {0, 1, 2, 4, 5, 8, 9, 33, 300}) {
+      const heed::AttentionShape s{.B = 2, .H = 4, .G = 2, .Lq = Lq, .Lk = 700, .Dk = 20, .Dv = 12};
+      SCOPED_TRACE(::testing::Message() << "Lq = " << Lq << ", " << threads << " threads");
+      expect_workspace<float, float>(s, threads);
+      expect_workspace<float, heed::half>(s, threads);
+      expect_workspace<double, double>(s, threads);
+    }
+    expect_workspace<float, float>({.B = 1, .H = 3, .G = 3, .Lq = 1, .Lk = 10, .Dk = 64, .Dv = 64}, threads);
+  }
+}
+
 /// A call that has run once allocates nothing when it runs again.
 template <class Call>
 void expect_no_allocation(heed::Context& context, Call&& call) {

@@ -14,6 +14,7 @@
 /// output that overlaps an input, and whatever the mask finds wrong with the shape.
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -148,6 +149,19 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
 }
 
 }  // namespace detail
+
+/// Bytes of workspace that attention_into takes for tensors or views whose last dimension is dense; context.workspace()
+/// .reserve() of so many and the first call allocates nothing either. T is q's scalar type, S that of k and v;
+/// `concurrency` is that of the context's executor.
+template <class T, StorageFor<T> S = T>
+std::size_t attention_workspace(const AttentionShape& shape, int concurrency = 1) {
+  using A = accumulate_t<T>;
+  if (Index{shape.B} * shape.H * shape.Lq == 0) return 0;
+  if constexpr (std::is_same_v<A, float> || std::is_same_v<A, double>)
+    return detail::blocked_attention_workspace<A, S>(shape, concurrency);
+  else
+    return detail::reference_workspace<A>(shape);
+}
 
 /// Writes attention(q, k, v) to `out`. Allocates nothing once the context is warm.
 template <TensorLike Out, TensorLike Q, TensorLike K, TensorLike V, Mask MaskType = NoMask,

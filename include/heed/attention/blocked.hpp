@@ -9,6 +9,7 @@
 /// Dv alone, so a query's sums are cut in the same places whatever stands beside it and whoever runs it.
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <type_traits>
 
@@ -18,6 +19,7 @@
 #include <heed/attention/decode.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
+#include <heed/core/workspace.hpp>
 #include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -105,6 +107,14 @@ void run_group(const BlockedProblem<A>& p, const BlockedPlan<A, QueryVectors>& p
   for (int i = 0; i < count; ++i) blocks[i].finish(p, b, h, row);
 }
 
+/// Bytes of workspace that run_blocked takes.
+template <class A, int QueryVectors>
+std::size_t blocked_workspace(const AttentionShape& shape, int slots) {
+  const BlockedPlan<A, QueryVectors> plan(shape, slots);
+  return Workspace::bytes_of<A>(plan.slot_elements * slots) +
+         Workspace::bytes_of<QueryBlock<A, QueryVectors>>(Index{plan.group_blocks} * slots);
+}
+
 template <class A, int QueryVectors>
 void run_blocked(const BlockedProblem<A>& p, Context& context) {
   const int slots = context.executor().concurrency();
@@ -122,8 +132,29 @@ void run_blocked(const BlockedProblem<A>& p, Context& context) {
   });
 }
 
-/// Attention on any storage type, mask and modifier; see attention.hpp for the shapes. Which kernel runs depends on the
-/// shape alone.
+/// Which kernel serves a call; that depends on its shape alone.
+enum class BlockedKernel { Decode, OneVector, TwoVectors };
+template <class A>
+BlockedKernel blocked_kernel(const AttentionShape& shape) {
+  if (shape.Lq <= kDecodeQueries) return BlockedKernel::Decode;
+  // Few queries don't fill wide blocks.
+  return shape.Lq <= Vec<A>::size ? BlockedKernel::OneVector : BlockedKernel::TwoVectors;
+}
+
+/// Bytes of workspace that blocked_attention takes.
+template <class A, class S>
+std::size_t blocked_attention_workspace(const AttentionShape& shape, int slots) {
+  switch (blocked_kernel<A>(shape)) {
+    case BlockedKernel::Decode:
+      return decode_workspace<A, S>(shape, slots);
+    case BlockedKernel::OneVector:
+      return blocked_workspace<A, 1>(shape, slots);
+    default:
+      return blocked_workspace<A, 2>(shape, slots);
+  }
+}
+
+/// Attention on any storage type, mask and modifier; see attention.hpp for the shapes.
 template <class T, class S, class M>
 void blocked_attention(const AttentionCall<T, S>& call, const M& modifier, Context& context) {
   using A = accumulate_t<T>;
@@ -146,12 +177,14 @@ void blocked_attention(const AttentionCall<T, S>& call, const M& modifier, Conte
     problem.modifier = &modifier;
     problem.modify = Modify<A, M>::functions();
   }
-  if (call.shape.Lq <= kDecodeQueries)
-    run_decode<A>(problem, call.k, call.v, context);
-  else if (call.shape.Lq <= Vec<A>::size)  // few queries don't fill wide blocks
-    run_blocked<A, 1>(problem, context);
-  else
-    run_blocked<A, 2>(problem, context);
+  switch (blocked_kernel<A>(call.shape)) {
+    case BlockedKernel::Decode:
+      return run_decode<A>(problem, call.k, call.v, context);
+    case BlockedKernel::OneVector:
+      return run_blocked<A, 1>(problem, context);
+    case BlockedKernel::TwoVectors:
+      return run_blocked<A, 2>(problem, context);
+  }
 }
 
 }  // namespace detail

@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <memory>
 
 #include <heed/attention/blocked/decode_rows.hpp>
 #include <heed/attention/blocked/problem.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
+#include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -45,49 +47,70 @@ struct DecodePart {
   }
 };
 
+/// The sizes that a call of this shape works with.
+template <class A, class S, int Rows>
+struct DecodePlan {
+  using Batch = DecodeRows<A, S, Rows>;
+
+  int heads;      // key heads of all samples
+  Index rows;     // query rows of a key head
+  Index batches;  // in which they go
+  int chunks;     // of keys
+  Index pitch;    // of rows of values
+  /// Elements of A: what a chunk leaves, what a batch and all batches of a slot need.
+  Index part_elements, batch_elements, slot_elements;
+
+  explicit DecodePlan(const AttentionShape& s)
+      : heads(s.B * s.G),
+        rows(Index{s.H / s.G} * s.Lq),
+        batches((rows + Rows - 1) / Rows),
+        chunks(std::max(1, (s.Lk + kDecodeChunk - 1) / kDecodeChunk)),
+        pitch(whole_registers<A>(s.Dv)),
+        part_elements(rows * (pitch + 2)),
+        batch_elements(Batch::memory(s.Dk, s.Dv)),
+        slot_elements(batch_elements * batches + Batch::score_memory) {}
+
+  /// Bytes of workspace for keys and values whose elements lie next to each other.
+  std::size_t workspace(int slots) const {
+    return Workspace::bytes_of<A>(part_elements * heads * chunks) + Workspace::bytes_of<A>(slot_elements * slots) +
+           Workspace::bytes_of<Batch>(batches * slots);
+  }
+};
+
 template <class A, class S, int Rows>
 class Decoder {
  public:
   using Batch = DecodeRows<A, S, Rows>;
 
   Decoder(const BlockedProblem<A>& problem, const TensorView<const S, 4>& k, const TensorView<const S, 4>& v)
-      : p_(problem),
-        k_(k),
-        v_(v),
-        rows_(Index{p_.shape.H / p_.shape.G} * p_.shape.Lq),
-        batches_((rows_ + Rows - 1) / Rows),
-        chunks_(std::max(1, (p_.shape.Lk + kDecodeChunk - 1) / kDecodeChunk)),
-        pitch_(whole_registers<A>(p_.v.width())) {}
+      : p_(problem), k_(k), v_(v), plan_(problem.shape) {}
 
   void run(Context& context) {
     Workspace& workspace = context.workspace();
     Workspace::Frame frame(workspace);
-    const int heads = p_.shape.B * p_.shape.G, slots = context.executor().concurrency();
-    parts_ = workspace.take<A>(Index{heads} * chunks_ * part_size());
-    const Index batch_memory = Batch::memory(p_.q.width(), p_.v.width());
-    const Index slot_size = batch_memory * batches_ + Batch::score_memory;
-    A* memory = workspace.take<A>(slot_size * slots);
-    Batch* batches = workspace.take<Batch>(batches_ * slots);
-    std::uninitialized_default_construct_n(batches, batches_ * slots);
+    const int slots = context.executor().concurrency();
+    parts_ = workspace.take<A>(plan_.part_elements * plan_.heads * plan_.chunks);
+    A* memory = workspace.take<A>(plan_.slot_elements * slots);
+    Batch* batches = workspace.take<Batch>(plan_.batches * slots);
+    std::uninitialized_default_construct_n(batches, plan_.batches * slots);
     // Rows whose elements lie apart are copied together first.
     const Index copy_size =
         (gathers(k_) ? kMaxTileKeys * p_.q.width() : 0) + (gathers(v_) ? kMaxTileKeys * p_.v.width() : 0);
     S* copies = workspace.take<S>(copy_size * slots);
 
-    context.executor().parallel_for(heads * chunks_, [&](int piece, int slot) {
-      run_chunk(piece / chunks_, piece % chunks_, memory + slot * slot_size, batches + slot * batches_,
-                copies + slot * copy_size);
+    context.executor().parallel_for(plan_.heads * plan_.chunks, [&](int piece, int slot) {
+      run_chunk(piece / plan_.chunks, piece % plan_.chunks, memory + slot * plan_.slot_elements,
+                batches + slot * plan_.batches, copies + slot * copy_size);
     });
-    context.executor().parallel_for(heads, [&](int head, int) { finish(head); });
+    context.executor().parallel_for(plan_.heads, [&](int head, int) { finish(head); });
   }
 
  private:
   static bool gathers(const TensorView<const S, 4>& rows) { return !rows.has_dense_rows(); }
 
-  Index part_size() const { return rows_ * (pitch_ + 2); }
   DecodePart<A> part(int head, int chunk) const {
-    A* p = parts_ + (Index{head} * chunks_ + chunk) * part_size();
-    return {p, p + rows_, p + 2 * rows_};
+    A* p = parts_ + (Index{head} * plan_.chunks + chunk) * plan_.part_elements;
+    return {p, p + plan_.rows, p + 2 * plan_.rows};
   }
 
   /// n rows from key k on, where they lie or gathered.
@@ -102,18 +125,18 @@ class Decoder {
 
   void run_chunk(int head, int chunk, A* memory, Batch* batches, S* copies) const {
     const int b = head / p_.shape.G, g = head % p_.shape.G;
-    const Index batch_memory = Batch::memory(p_.q.width(), p_.v.width());
-    A* scores = memory + batch_memory * batches_;
-    for (Index i = 0; i < batches_; ++i) {
-      batches[i].begin(p_, b, g, static_cast<int>(i) * Rows, static_cast<int>(std::min<Index>(Rows, rows_ - i * Rows)),
-                       memory + batch_memory * i);
+    A* scores = memory + plan_.batch_elements * plan_.batches;
+    for (Index i = 0; i < plan_.batches; ++i) {
+      batches[i].begin(p_, b, g, static_cast<int>(i) * Rows,
+                       static_cast<int>(std::min<Index>(Rows, plan_.rows - i * Rows)),
+                       memory + plan_.batch_elements * i);
     }
     typename Batch::Keys keys;
     const int last = std::min(p_.shape.Lk, (chunk + 1) * kDecodeChunk);
     for (int k = chunk * kDecodeChunk; k < last; k += kMaxTileKeys) {
       const int n = std::min(kMaxTileKeys, last - k);
       StoredRows<S> k_rows{}, v_rows{};
-      for (Index i = 0; i < batches_; ++i) {
+      for (Index i = 0; i < plan_.batches; ++i) {
         batches[i].list_keys(p_, b, k, n, keys);
         if (keys.count == 0) continue;
         if (!k_rows.data) {
@@ -124,24 +147,25 @@ class Decoder {
       }
     }
     const DecodePart<A> to = part(head, chunk);
-    for (Index r = 0; r < rows_; ++r) {
+    for (Index r = 0; r < plan_.rows; ++r) {
       const Batch& batch = batches[r / Rows];
       const int i = static_cast<int>(r % Rows);
       to.maximum[r] = batch.row_maximum(i);
       to.sum[r] = batch.row_sum(i);
-      std::copy_n(batch.values(i), pitch_, to.values + r * pitch_);
+      std::copy_n(batch.values(i), plan_.pitch, to.values + r * plan_.pitch);
     }
   }
 
   void finish(int head) const {
     DecodePart<A> all = part(head, 0);
-    for (int chunk = 1; chunk < chunks_; ++chunk) all.merge(part(head, chunk), rows_, pitch_, p_.to_log2());
+    for (int chunk = 1; chunk < plan_.chunks; ++chunk)
+      all.merge(part(head, chunk), plan_.rows, plan_.pitch, p_.to_log2());
     const int b = head / p_.shape.G, g = head % p_.shape.G;
-    for (Index r = 0; r < rows_; ++r) {
+    for (Index r = 0; r < plan_.rows; ++r) {
       const int h = g * (p_.shape.H / p_.shape.G) + static_cast<int>(r) / p_.shape.Lq,
                 q = static_cast<int>(r) % p_.shape.Lq;
       const A factor = p_.finish_row(b, h, q, all.maximum[r], all.sum[r]);
-      A* row = all.values + r * pitch_;
+      A* row = all.values + r * plan_.pitch;
       // Adding 0 makes every zero positive, as in the other paths.
       for (Index d = 0; d < p_.v.width(); ++d) row[d] = all.sum[r] == A(0) ? A(0) : row[d] * factor + A(0);
       p_.out.write(b, h, q, row);
@@ -150,16 +174,23 @@ class Decoder {
 
   const BlockedProblem<A>& p_;
   TensorView<const S, 4> k_, v_;
-  Index rows_, batches_;
-  int chunks_;
-  Index pitch_;
+  DecodePlan<A, S, Rows> plan_;
   A* parts_ = nullptr;
 };
+
+/// Whether each key head has one query row only.
+inline bool single_rows(const AttentionShape& shape) { return shape.H == shape.G && shape.Lq == 1; }
+
+/// Bytes of workspace that run_decode takes.
+template <class A, class S>
+std::size_t decode_workspace(const AttentionShape& shape, int slots) {
+  return single_rows(shape) ? DecodePlan<A, S, 1>(shape).workspace(slots) : DecodePlan<A, S, 4>(shape).workspace(slots);
+}
 
 template <class A, class S>
 void run_decode(const BlockedProblem<A>& p, const TensorView<const S, 4>& k, const TensorView<const S, 4>& v,
                 Context& context) {
-  if (p.shape.H == p.shape.G && p.shape.Lq == 1)
+  if (single_rows(p.shape))
     Decoder<A, S, 1>(p, k, v).run(context);
   else
     Decoder<A, S, 4>(p, k, v).run(context);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -61,6 +62,12 @@ RowSoftmax<accumulate_t<T>> reference_row(const AttentionCall<T, S>& call, const
     sum += weights[k];
   }
   return {maximum, sum};
+}
+
+/// Bytes of workspace that reference_attention takes.
+template <class A>
+std::size_t reference_workspace(const AttentionShape& s) {
+  return Workspace::bytes_of<A>(s.Lk) + Workspace::bytes_of<bool>(s.Lk) + Workspace::bytes_of<A>(s.Dv);
 }
 
 /// out[b, h, q] = sum over visible k of dropout(weight[k] / sum) · v[b, g, k]; 0 where nothing is visible.

@@ -60,7 +60,9 @@ void modify_tile(const M& modify, A scale, const QueryLanes<A>& t) {
 
 /// A bias whose keys lie next to each other: squares of the matrix are transposed in registers, since gathering one
 /// number for each lane costs more than the product does.
-template <class A, class T>
+///
+/// After: whether another modifier may have hidden pairs before.
+template <bool After = false, class A, class T>
 void modify_tile(const Bias<T>& bias, A scale, const QueryLanes<A>& t) {
   using V = Vec<A>;
   constexpr int width = V::size;
@@ -69,7 +71,9 @@ void modify_tile(const Bias<T>& bias, A scale, const QueryLanes<A>& t) {
   const T* base = &view(t.b, t.h, 0, 0);
   const auto add = [scale](A* at, V b) {
     const V s = V::load(at);
-    hide_where(s, hide_where(b, fma(s, V(scale), b))).store(at);
+    V sum = hide_where(b, fma(s, V(scale), b));
+    if constexpr (After) sum = hide_where(s, sum);
+    sum.store(at);
   };
   for (int v = 0; v < t.vectors; ++v) {
     const T* from[width];
@@ -81,9 +85,9 @@ void modify_tile(const Bias<T>& bias, A scale, const QueryLanes<A>& t) {
       for (; r + width <= t.count; r += width) {
         if (t.key[r + width - 1] - t.key[r] != width - 1) break;
         V square[width];
-        for (int i = 0; i < width; ++i) square[i] = V::load(from[i] + t.key[r]);
+        unroll<width>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { square[i] = V::load(from[i] + t.key[r]); });
         V::transpose(square);
-        for (int i = 0; i < width; ++i) add(to + (r + i) * pitch, square[i]);
+        unroll<width>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { add(to + (r + i) * pitch, square[i]); });
       }
     }
     for (; r < t.count; ++r) {
@@ -115,7 +119,7 @@ template <class A, class First, class Second>
 void modify_tile(const Then<First, Second>& chain, A scale, const QueryLanes<A>& t) {
   if constexpr (is_bias_v<Second>) {
     modify_tile(chain.a, scale, t);
-    modify_tile(chain.b, A(1), t);
+    modify_tile<true>(chain.b, A(1), t);
   } else if constexpr (is_bias_v<First>) {
     modify_tile(chain.a, scale, t);
     modify_tile(AfterHiding<Second>(chain.b), A(1), t);

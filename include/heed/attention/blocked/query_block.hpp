@@ -117,25 +117,33 @@ class QueryBlock {
   HEED_NOINLINE bool modify(const BlockedProblem<A>& p, int b, int h, Keys& keys, A* scores, V (&top)[QueryVectors],
                             const V (&before)[QueryVectors]) const {
     p.modify.query_lanes(p.modifier, p.scale, scores, QueryVectors, b, h, first_, count_, keys.key, keys.count);
-    bool hidden = keys.masked;
-    if (!keys.masked) std::fill_n(keys.visible, lanes, ~std::uint64_t{0});
-    for (int v = 0; v < QueryVectors; ++v) top[v] = before[v];
+    V low[QueryVectors];
+    unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA {
+      top[v] = before[v];
+      low[v] = V(infinity<A>());
+    });
     for (int r = 0; r < keys.count; ++r) {
-      for (int v = 0; v < QueryVectors; ++v) {
+      unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA {
         A* at = scores + r * lanes + v * width;
         V s = V::load(at);
-        if (keys.masked) s = select(Kernels::sees(keys, r, v), s, V(-infinity<A>()));
-        s.store(at);
-        top[v] = max(top[v], s);
-        if (any(equal(s, V(-infinity<A>())))) {
-          hidden = true;
-          for (int i = 0; i < width; ++i) {
-            if (at[i] == -infinity<A>()) keys.visible[v * width + i] &= ~(std::uint64_t{1} << r);
-          }
+        if (keys.masked) {
+          s = select(Kernels::sees(keys, r, v), s, V(-infinity<A>()));
+          s.store(at);
         }
+        top[v] = max(top[v], s);
+        low[v] = min(low[v], s);
+      });
+    }
+    bool hidden = keys.masked;
+    for (int v = 0; v < QueryVectors; ++v) hidden = hidden || any(equal(low[v], V(-infinity<A>())));
+    if (!hidden) return false;
+    if (!keys.masked) std::fill_n(keys.visible, lanes, ~std::uint64_t{0});
+    for (int r = 0; r < keys.count; ++r) {
+      for (int i = 0; i < lanes; ++i) {
+        if (scores[r * lanes + i] == -infinity<A>()) keys.visible[i] &= ~(std::uint64_t{1} << r);
       }
     }
-    return hidden;
+    return true;
   }
 
   /// Where the maximum grew: sum and values shrink by 2^(old - new). Exact ones elsewhere.
