@@ -87,6 +87,35 @@ def attention(saved):
         yield "flex", flex
 
 
+def attention_step(saved):
+    """Forward and backward; the output is dq, dk and dv along the first dimension."""
+    inputs = [saved[name].requires_grad_() for name in "qkv"]
+    dout = saved["dout"]
+    causal = saved.metadata["mask"] == "causal"
+
+    def sdpa(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def formula(q, k, v):
+        L, D = q.shape[-2:]
+        scores = q @ k.transpose(-1, -2) * D**-0.5
+        if causal:
+            scores = scores.masked_fill(~torch.ones(L, L, dtype=torch.bool).tril(), float("-inf"))
+        return scores.softmax(-1) @ v
+
+    def variant(function):
+        return lambda: torch.autograd.grad(function(*inputs), inputs, dout), lambda grads: torch.cat(grads).numpy()
+
+    yield "sdpa", lambda: variant(sdpa)
+    yield "math", lambda: variant(formula)
+
+    def compiled_formula():
+        torch._inductor.config.freezing = False  # for inference only
+        return variant(torch.compile(formula, dynamic=False))
+
+    yield "compile", compiled_formula
+
+
 # --- Layers -----------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +261,6 @@ def made_anew(make):
 
 
 if __name__ == "__main__":
-    makers = {f.__name__: made_anew(f) for f in (attention, multi_head_attention, encoder_layer, linear, minilm)}
+    makers = {f.__name__: made_anew(f) for f in (attention, attention_step, multi_head_attention, encoder_layer, linear, minilm)}
     about = f"PyTorch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     peer.serve(about, "pt", makers, lambda output: output.float().numpy())

@@ -41,6 +41,7 @@ std::vector<NamedWorkload> all_workloads() {
   const auto add = [&](std::vector<NamedWorkload> more) {
     std::move(more.begin(), more.end(), std::back_inserter(all));
   };
+  add(training_workloads());
   add(layer_workloads());
 #ifdef HEED_BENCH_MINILM
   add(minilm_workloads());
