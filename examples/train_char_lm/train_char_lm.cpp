@@ -2,14 +2,17 @@
 // Trains a small GPT on the characters of a text, and lets it write.
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -51,42 +54,40 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   app.add_option("--text", options.text,
                  "The text; by default the King James Bible that ../common/fetch_text.sh fetches")
       ->option_text("FILE");
-  app.add_option("--checkpoint", options.checkpoint, "Where the training is kept")->capture_default_str();
-  auto* resume =
-      app.add_flag("--resume", options.resume, "Go on with the training in the checkpoint, as it was set up");
-  app.add_flag("--overwrite", options.overwrite, "Start anew even if there is a checkpoint")->excludes(resume);
-  app.add_option("--curve", options.curve, "Where the loss curve is drawn, as SVG")->capture_default_str();
-  app.add_option("--threads", options.threads, "Threads; they change no number")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--report-every", options.report_every, "Steps between reports of the held-out loss")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  app.add_option("--windows", options.windows, "Windows of the held-out text in a report")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
+  app.add_option("--checkpoint", options.checkpoint, "Where the training is kept")
+      ->option_text("FILE [" + options.checkpoint + "]");
+  auto* resume = app.add_flag("--resume", options.resume, "Go on with the training in the checkpoint, as it was set up")
+                     ->option_text(" ");
+  app.add_flag("--overwrite", options.overwrite, "Start anew even if there is a checkpoint")
+      ->excludes(resume)
+      ->option_text(" ");
+  app.add_option("--curve", options.curve, "Where the loss curve is drawn, as SVG")
+      ->option_text("FILE [" + options.curve + "]");
+  const auto add = [&](const char* name, auto& value, const char* what, auto least, auto most) {
+    std::ostringstream text;
+    text << "N [" << value << "]";
+    return app.add_option(name, value, what)->check(CLI::Range(least, most))->option_text(text.str());
+  };
+  add("--threads", options.threads, "Threads; they change no number", 1, 1024);
+  add("--report-every", options.report_every, "Steps between reports of the held-out loss", 1, 1'000'000);
+  add("--windows", options.windows, "Windows of the held-out text in a report", 1, 1'000'000);
 
   // A training that goes on has these from its checkpoint.
-  const auto set_up = [&](const char* name, auto& value, const char* what, auto least, auto most) {
-    app.add_option(name, value, what)->check(CLI::Range(least, most))->capture_default_str()->excludes(resume);
-  };
-  set_up("--steps", settings.steps, "Steps", 1, 100'000'000);
-  set_up("--warmup", settings.warmup, "Steps over which the learning rate rises", 0, 100'000'000);
-  set_up("--batch", settings.batch, "Windows of the text in a step", 1, 65536);
-  set_up("--length", settings.length, "Characters in a window", 1, 65536);
-  set_up("--width", settings.width, "Width of the model", 2, 65536);
-  set_up("--heads", settings.heads, "Heads, each of an even width", 1, 1024);
-  set_up("--layers", settings.layers, "Blocks", 0, 1024);
-  set_up("--learning-rate", settings.learning_rate, "The largest learning rate", 0.0, 1e3);
-  set_up("--seed", settings.seed, "Where the random numbers come from", std::uint64_t{0}, ~std::uint64_t{0});
+  add("--steps", settings.steps, "Steps", 1, 100'000'000)->excludes(resume);
+  add("--warmup", settings.warmup, "Steps over which the learning rate rises", 0, 100'000'000)->excludes(resume);
+  add("--batch", settings.batch, "Windows of the text in a step", 1, 65536)->excludes(resume);
+  add("--length", settings.length, "Characters in a window", 1, 65536)->excludes(resume);
+  add("--width", settings.width, "Width of the model", 2, 65536)->excludes(resume);
+  add("--heads", settings.heads, "Heads, each of an even width", 1, 1024)->excludes(resume);
+  add("--layers", settings.layers, "Blocks", 0, 1024)->excludes(resume);
+  add("--learning-rate", settings.learning_rate, "The largest learning rate", 0.0, 1e3)->excludes(resume);
+  add("--seed", settings.seed, "Where the random numbers come from", std::uint64_t{0}, ~std::uint64_t{0})
+      ->excludes(resume);
 
-  app.add_option("--sample", options.sample, "Characters to write in the end")
-      ->check(CLI::Range(0, 100'000'000))
-      ->capture_default_str();
-  app.add_option("--prompt", options.prompt, "What the sample begins with")->option_text("TEXT [And ]");
-  app.add_option("--temperature", options.temperature, "How bold it is; 0 takes the likeliest character")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
+  add("--sample", options.sample, "Characters to write in the end", 0, 100'000'000);
+  app.add_option("--prompt", options.prompt, "What the sample begins with")
+      ->option_text("TEXT [" + options.prompt + "]");
+  add("--temperature", options.temperature, "How bold it is; 0 takes the likeliest character", 0.0, 100.0);
   app.callback([&options] {
     const Settings& set = options.settings;
     if (!options.resume && set.warmup >= set.steps) {
@@ -146,7 +147,10 @@ int train(Training& training, const Options& options) {
   {
     examples::Progress progress("training", static_cast<std::size_t>(settings.steps),
                                 static_cast<std::size_t>(training.steps()));
-    if (training.steps() == 0) report(training, options, seconds());
+    if (training.steps() == 0) {
+      progress.wipe();
+      report(training, options, seconds());
+    }
     while (!training.is_done() && interrupt.signal() == 0) {
       const double loss = training.step();
       characters += batch_characters;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -41,18 +42,19 @@ struct Options {
 std::optional<int> parse(int argc, char** argv, Options& options) {
   CLI::App app("Learns which of some texts a passage is from; the last fifth of each text is held out.",
                "train_text_classifier");
-  app.get_formatter()->column_width(30);
+  app.get_formatter()->column_width(34);
   app.add_option("FILES", options.files, "Text files; by default the six novels that ../common/fetch_text.sh fetches")
       ->option_text(" ");
   const auto add = [&](const char* name, int& value, const char* what, int least, int most) {
-    app.add_option(name, value, what)->check(CLI::Range(least, most))->capture_default_str();
+    app.add_option(name, value, what)->check(CLI::Range(least, most))->option_text("N [" + std::to_string(value) + "]");
   };
   add("--seeds", options.seeds, "Trainings, with the seeds 1, 2, ...", 1, 1000);
   add("--threads", options.threads, "Threads; they change no number", 1, 1024);
   add("--steps", options.steps, "Steps of each training", TrainOptions{}.warmup + 1, 100'000'000);
   add("--length", options.length, "Words in a passage", 1, 65536);
   add("--vocabulary", options.vocabulary, "Words that are told apart, and one for all others", 2, 1'000'000);
-  app.add_option("--curve", options.curve, "Where the loss curves are drawn, as SVG")->capture_default_str();
+  app.add_option("--curve", options.curve, "Where the loss curves are drawn, as SVG")
+      ->option_text("FILE [" + options.curve + "]");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
