@@ -26,10 +26,10 @@ inline std::uint64_t next_stream_of(Context& context) {
 /// Chen, Xu, Zhang, Guestrin: "Training deep nets with sublinear memory cost", 2016.
 ///
 ///   const heed::Checkpoint checkpoint(context);
-///   layer.forward(x, y, context);                                                   // keeps nothing but x and y
-///   ...                                                                             // the rest of the forward, the
-///   loss checkpoint.replay(context, [&] { layer.forward(x, y, cache, context); });       // forms the cache, y once
-///   more layer.backward(dy, dx, cache, context);
+///   layer.forward(x, y, context);  // keeps nothing but x and y
+///
+///   checkpoint.replay(context, [&] { layer.forward(x, y, cache, context); });  // later: forms the cache, y once more
+///   layer.backward(dy, dx, cache, context);
 ///
 /// One cache then serves all layers of a kind. The gradients have the bits of those without checkpointing, since a
 /// forward has the same bits with a cache and without.

@@ -24,8 +24,8 @@ enum class Phase { Data, Forward, Backward, Step };
 /// Adds up the time spent in each phase.
 ///
 ///   timer.time(heed::Phase::Forward, [&] { model.forward(x, y, cache, context); });
-///   std::puts(timer.text().c_str());   // data 0.1 s (1 %), forward 3.2 s (32 %), backward 6.1 s (61 %), step 0.6 s (6
-///   %)
+///   std::puts(timer.text().c_str());
+///   // data 0.1 s (1 %), forward 3.2 s (32 %), backward 6.1 s (61 %), step 0.6 s (6 %)
 class TrainingTimer {
  public:
   /// Runs f and returns what it returns.
