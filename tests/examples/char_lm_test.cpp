@@ -78,10 +78,10 @@ TEST(CharLmCorpus, ABatchIsAFunctionOfSeedAndStep) {
 TEST(CharLm, LearnsMoreThanTheFrequenciesOfCharacters) {
   const Corpus corpus(novel(), 32);
   Context context;
-  Training training(small(400), corpus, context);
+  Training training(small(200), corpus, context);
   while (!training.is_done()) training.step();
   // Frequencies alone give 3.08, an untrained model about 4.3.
-  EXPECT_LT(training.measure_held_out(64), 2.45);
+  EXPECT_LT(training.measure_held_out(64), 2.75);
 }
 
 TEST(CharLm, GoesOnWithTheSameNumbersAtAnyThreadCount) {
