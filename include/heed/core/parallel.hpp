@@ -66,7 +66,8 @@ class Serial final : public Executor {
 
 /// Threads that wait for work: they spin for a short while after a call (a fork then costs about a microsecond),
 /// then sleep. The calling thread works too. One caller at a time: concurrent parallel_for calls queue.
-/// A parallel_for from inside a piece runs serially in that piece.
+/// A parallel_for from inside a piece runs serially in that piece. Pieces may use another pool, but not in a circle: two
+/// pools whose pieces call each other wait for each other for ever.
 class ThreadPool final : public Executor {
  public:
   /// `threads` counts the calling thread; throws ValueError when it is below 1, std::system_error when the system gives

@@ -60,6 +60,7 @@ template <class T>
 void pack_panel(const TensorView<const T, 2>& b, Index p, T* panels) {
   constexpr Index width = kPanelWidth<T>;
   const Index depth = b.extent(0), first = p * width, count = std::min(width, b.extent(1) - first);
+  if (depth == 0) return;  // an empty matrix may have no memory to point into
   interleave(b.data() + first * b.stride(1), b.stride(1), b.stride(0), count, depth, width, panels + first * depth);
 }
 
