@@ -395,16 +395,19 @@ class BackwardTile {
     });
   }
 
-  /// The same for block j pair by pair: queries hold Inf or NaN, which the keys that they don't see must not get.
+  /// The same for block j pair by pair, with the same arithmetic: queries hold Inf or NaN, which the keys that they
+  /// don't see must not get.
   HEED_NOINLINE void add_seen_pairs(const BackwardProblem<A>& p, int j, A* dk, A* dv) const {
+    const auto add = [](A factor, const A* row, Index pitch, A* to) {
+      for (Index d = 0; d < pitch; d += width) fma(V(factor), V::load(row + d), V::load(to + d)).store(to + d);
+    };
     for (int r = 0; r < keys_.count; ++r) {
+      const Index key = keys_.key[r];
       for (int i = 0; i < count_[j]; ++i) {
         if (!(keys_.visible[i] >> r & 1)) continue;
-        const A weight = weights_[j * kPairs + r * lanes + i], ds = dscores_[j * kPairs + r * lanes + i];
-        const A* const q_row = q_rows_ + (j * lanes + i) * p.dk_pitch();
-        const A* const do_row = do_rows_ + (j * lanes + i) * p.dv_pitch();
-        for (Index d = 0; d < p.shape.Dk; ++d) dk[keys_.key[r] * p.dk_pitch() + d] += ds * q_row[d];
-        for (Index d = 0; d < p.shape.Dv; ++d) dv[keys_.key[r] * p.dv_pitch() + d] += weight * do_row[d];
+        const Index pair = j * kPairs + r * lanes + i, query = j * lanes + i;
+        if (p.wants_dk) add(dscores_[pair], q_rows_ + query * p.dk_pitch(), p.dk_pitch(), dk + key * p.dk_pitch());
+        if (p.wants_dv) add(weights_[pair], do_rows_ + query * p.dv_pitch(), p.dv_pitch(), dv + key * p.dv_pitch());
       }
     }
   }
