@@ -101,7 +101,7 @@ TEST(NoModifier, LeavesScoresAlone) {
 }
 
 TEST(SoftCap, BoundsScoresAndHardlyChangesSmallOnes) {
-  EXPECT_NEAR(at(SoftCap(5), 2, 0, 0, 0, 0), 5 * std::tanh(0.4), 1e-15);
+  EXPECT_NEAR(at(SoftCap(5), 2, 0, 0, 0, 0), 5 * std::tanh(0.4), 1e-14);
   EXPECT_NEAR(at(SoftCap(50), 0.01, 0, 0, 0, 0), 0.01, 1e-9);
   EXPECT_EQ(at(SoftCap(5), 1e30, 0, 0, 0, 0), 5);
   EXPECT_EQ(at(SoftCap(5), -kInfinity, 0, 0, 0, 0), -5);
@@ -191,8 +191,8 @@ TEST(RelativeBias, NamesWhatDoesNotFit) {
 TEST(Then, AppliesModifiersFromLeftToRight) {
   Tensor<double, 2> bias(5, 9);
   bias(1, 1) = 8;
-  EXPECT_NEAR(at(then(SoftCap(5), Bias(bias)), 2, 0, 0, 1, 1), 5 * std::tanh(0.4) + 8, 1e-15);
-  EXPECT_NEAR(at(then(Bias(bias), SoftCap(5)), 2, 0, 0, 1, 1), 5 * std::tanh(2.0), 1e-15);
+  EXPECT_NEAR(at(then(SoftCap(5), Bias(bias)), 2, 0, 0, 1, 1), 5 * std::tanh(0.4) + 8, 1e-14);
+  EXPECT_NEAR(at(then(Bias(bias), SoftCap(5)), 2, 0, 0, 1, 1), 5 * std::tanh(2.0), 1e-14);
   EXPECT_EQ(at(then(Twice{}, Twice{}, Alibi::top_left(2)), 1, 0, 0, 3, 1), 4 - 2.0 / 16);
   EXPECT_EQ(at(then(Twice{}), 1, 0, 0, 0, 0), 2);
   expect_lanes_like_scalars(then(Bias(bias), SoftCap(3), Alibi::bottom_right(2), Twice{}));
