@@ -133,8 +133,7 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
                                  dropout,
                                  DropoutPattern(context.seed, stream, dropout)};
 
-  constexpr bool has_blocked = std::is_same_v<A, float> || std::is_same_v<A, double>;
-  if constexpr (has_blocked) {
+  if constexpr (has_blocked_v<A>) {
     if (context.path == Path::Reference)
       reference_attention(call, bound_modifier, context.workspace());
     else
@@ -157,7 +156,7 @@ template <class T, StorageFor<T> S = T>
 std::size_t attention_workspace(const AttentionShape& shape, int concurrency = 1) {
   using A = accumulate_t<T>;
   if (Index{shape.B} * shape.H * shape.Lq == 0) return 0;
-  if constexpr (std::is_same_v<A, float> || std::is_same_v<A, double>)
+  if constexpr (detail::has_blocked_v<A>)
     return detail::blocked_attention_workspace<A, S>(shape, concurrency);
   else
     return detail::reference_workspace<A>(shape);

@@ -114,8 +114,7 @@ void run_attention_backward(const AttentionGradients<T>& to, TensorView<const T,
                                       dout,
                                       to};
 
-  constexpr bool wide = std::is_same_v<A, T> && (std::is_same_v<A, float> || std::is_same_v<A, double>);
-  if constexpr (wide) {
+  if constexpr (std::is_same_v<A, T> && has_blocked_v<A>) {
     if constexpr (GivesDerivative<std::remove_cvref_t<decltype(bound_modifier)>, Vec<A>>::value) {
       if (context.path != Path::Reference) return blocked_backward(call, bound_modifier, context);
     }

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
@@ -35,6 +36,10 @@ struct AttentionGradients {
 };
 
 namespace detail {
+
+/// Whether the fast paths compute in A.
+template <class A>
+inline constexpr bool has_blocked_v = std::is_same_v<A, float> || std::is_same_v<A, double>;
 
 /// q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv); the mask is bound to the shape.
 /// row_max and row_sum (B, H, Lq), both or neither: the maximum of the scores of a row, sinks included, and the sum of

@@ -279,12 +279,7 @@ class BackwardTile {
       any_hidden = any(equal(V::load(scores + i), V(-infinity<A>())));
     }
     if (!any_hidden) return false;
-    keys_.see_all_unless_masked();
-    for (int r = 0; r < keys_.count; ++r) {
-      for (int i = 0; i < lanes; ++i) {
-        if (scores[r * lanes + i] == -infinity<A>()) keys_.hide(r, i);
-      }
-    }
+    keys_.hide_minus_infinity(scores);
     return true;
   }
 

@@ -45,7 +45,6 @@ class DecodeRows {
   /// Rows first, ..., first + count - 1 of key head g: row r is query r % Lq of head g·(H/G) + r / Lq.
   void begin(const BlockedProblem<A>& p, int b, int g, int first, int count, A* memory) {
     const Index Dk = whole_registers<A>(p.q.width()), Dv = whole_registers<A>(p.v.width());
-    count_ = count;
     queries_ = memory;
     values_ = queries_ + Rows * Dk;
     value_pitch_ = Dv;
@@ -96,7 +95,6 @@ class DecodeRows {
       add_values(keys, k, v, scores);
   }
 
-  int count() const { return count_; }
   A row_maximum(int i) const { return maximum_[i]; }
   A row_sum(int i) const { return sum_[i]; }
   const A* values(int i) const { return values_ + i * value_pitch_; }
@@ -318,7 +316,6 @@ class DecodeRows {
     }
   }
 
-  int count_ = 0;
   A* queries_ = nullptr;  // [Rows][Dk in whole registers], times query_factor()
   A* values_ = nullptr;   // [Rows][Dv in whole registers]
   Index value_pitch_ = 0;

@@ -134,19 +134,22 @@ struct KeyList {
     return poison_ == Poison::Some;
   }
 
-  /// Gives a list without hidden pairs its bits, so that pairs can be hidden one by one.
-  void see_all_unless_masked() {
-    if (masked) return;
-    masked = true;
-    for (int lane = 0; lane < Lanes; ++lane) {
-      visible[lane] = ~std::uint64_t{0};
-      for (int w = 0; w < words; ++w) lane_words[w][lane] = ~Word{0};
+  /// Hides what a modifier has hidden: the pairs with a score of -inf; `scores` is [key][lane].
+  void hide_minus_infinity(const A* scores) {
+    if (!masked) {
+      masked = true;
+      for (int lane = 0; lane < Lanes; ++lane) {
+        visible[lane] = ~std::uint64_t{0};
+        for (int w = 0; w < words; ++w) lane_words[w][lane] = ~Word{0};
+      }
     }
-  }
-  /// Hides listed key r from a lane.
-  void hide(int r, int lane) {
-    visible[lane] &= ~(std::uint64_t{1} << r);
-    lane_words[r / word_bits][lane] &= static_cast<Word>(~(Word{1} << (r % word_bits)));
+    for (int r = 0; r < count; ++r) {
+      for (int lane = 0; lane < Lanes; ++lane) {
+        if (scores[r * Lanes + lane] != -infinity<A>()) continue;
+        visible[lane] &= ~(std::uint64_t{1} << r);
+        lane_words[r / word_bits][lane] &= static_cast<Word>(~(Word{1} << (r % word_bits)));
+      }
+    }
   }
 
  private:

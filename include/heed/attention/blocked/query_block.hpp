@@ -137,12 +137,7 @@ class QueryBlock {
     bool hidden = keys.masked;
     for (int v = 0; v < QueryVectors; ++v) hidden = hidden || any(equal(low[v], V(-infinity<A>())));
     if (!hidden) return false;
-    if (!keys.masked) std::fill_n(keys.visible, lanes, ~std::uint64_t{0});
-    for (int r = 0; r < keys.count; ++r) {
-      for (int i = 0; i < lanes; ++i) {
-        if (scores[r * lanes + i] == -infinity<A>()) keys.visible[i] &= ~(std::uint64_t{1} << r);
-      }
-    }
+    keys.hide_minus_infinity(scores);
     return true;
   }
 
