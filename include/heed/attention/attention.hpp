@@ -248,7 +248,7 @@ auto attention_with_weights(const Q& q, const K& k, const V& v, const MaskType& 
 /// What attention_with_statistics returns; log-sum-exp of a row is maximum + log(sum).
 template <class Out, class A>
 struct AttentionWithStatistics {
-  Out out;
+  Out out;  ///< (B, H, Lq, Dv): the same bits as without asking for statistics
   /// (B, H, Lq): the largest visible score of each row, sinks included; -inf where there is none.
   Tensor<A, 3> maximum;
   /// (B, H, Lq): the sum of exp(score - maximum); 0 where nothing is visible.

@@ -33,14 +33,17 @@ HEED_NAMESPACE_BEGIN
 template <class T>
 class AttentionCache {
  public:
+  /// The type of the statistics.
   using A = accumulate_t<T>;
 
   /// (B, H, Lq): the maximum of each row's scores, sinks included, and the sum of exp(score - maximum); kept apart,
   /// since one log-sum-exp loses the weights of large scores.
   TensorView<A, 3> maximum() const { return {memory_, extents_}; }
+  /// (B, H, Lq): see maximum().
   TensorView<A, 3> sum() const { return {memory_ + extents_[0] * extents_[1] * extents_[2], extents_}; }
   /// The pattern that dropout drew.
   DropoutPattern dropped() const { return DropoutPattern(seed_, stream_, dropout_); }
+  /// The probability with which weights were dropped; 0 outside training.
   double dropout() const { return dropout_; }
 
   /// Takes up a forward of these extents (B, H, Lq).
@@ -52,6 +55,7 @@ class AttentionCache {
     seed_ = context.seed;
     dropout_ = context.training ? dropout : 0.0;
   }
+  /// Where the forward writes the number of its dropout stream.
   std::uint64_t* stream() { return &stream_; }
 
  private:
@@ -162,7 +166,7 @@ void attention_backward_into(const AttentionGradients<T>& gradients, const DOut&
 /// What attention_backward returns: auto [dq, dk, dv] = ...
 template <class T>
 struct AttentionBackwardResult {
-  Tensor<T, 4> dq, dk, dv;
+  Tensor<T, 4> dq, dk, dv;  ///< shaped as its argument
 };
 
 /// The gradients of attention(q, k, v), whose forward is computed again. Tensors of rank 4; dropout can't be replayed

@@ -30,7 +30,7 @@ struct AttentionOptions {
 /// Where a backward writes: dq (B, H, Lq, Dk), dk (B, G, Lk, Dk), dv (B, G, Lk, Dv). What has no data is not wanted.
 template <class T>
 struct AttentionGradients {
-  TensorView<T, 4> dq, dk, dv;
+  TensorView<T, 4> dq, dk, dv;  ///< without data when not wanted
   /// (H), the gradients of the sinks.
   std::span<double> dsinks = {};
 };

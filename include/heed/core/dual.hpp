@@ -15,6 +15,7 @@ HEED_NAMESPACE_BEGIN
 /// value + derivative·ε with ε² = 0: a function of Dual(x, 1) returns its value and its derivative at x.
 template <class T>
 struct Dual {
+  /// Of the function, and of its derivative.
   T value{}, derivative{};
 
   Dual() = default;
@@ -22,6 +23,7 @@ struct Dual {
   template <class X>
   requires std::is_convertible_v<X, T> || std::is_constructible_v<T, X> Dual(const X& constant)
       : value(static_cast<T>(constant)) {}
+  /// A value with its derivative; Dual(x, 1) is the variable.
   Dual(T v, T d) : value(v), derivative(d) {}
 
   friend Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.derivative + b.derivative}; }

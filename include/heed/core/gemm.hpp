@@ -47,6 +47,7 @@ class PackedMatrix {
   bool empty() const { return panels_.empty(); }
   /// Memory held.
   std::size_t bytes() const { return static_cast<std::size_t>(panels_.size()) * sizeof(T); }
+  /// Where the kernel reads.
   const T* panels() const { return panels_.data(); }
 
  private:

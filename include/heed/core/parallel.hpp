@@ -25,15 +25,18 @@ HEED_NAMESPACE_BEGIN
 /// A non-owning reference to something callable; the callable must outlive it.
 template <class Signature>
 class FunctionRef;
+/// The reference for a signature.
 template <class R, class... A>
 class FunctionRef<R(A...)> {
  public:
+  /// Refers to f; implicit, so that a lambda can be passed where one is asked for.
   template <class F>
   requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<R, F&, A...>)
       FunctionRef(F&& f)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))), call_([](void* object, A... a) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(static_cast<A&&>(a)...);
         }) {}
+  /// Calls it.
   R operator()(A... a) const { return call_(object_, static_cast<A&&>(a)...); }
 
  private:

@@ -16,8 +16,10 @@ HEED_NAMESPACE_BEGIN
 /// four 32-bit words for each (seed, stream, counter).
 class Philox {
  public:
+  /// Streams of one seed are independent of each other.
   constexpr explicit Philox(std::uint64_t seed, std::uint64_t stream = 0) : seed_(seed), stream_(stream) {}
 
+  /// The four words of a counter.
   constexpr std::array<std::uint32_t, 4> operator()(std::uint64_t counter) const {
     std::array<std::uint32_t, 4> c{low(counter), high(counter), low(stream_), high(stream_)};
     std::uint32_t k0 = low(seed_), k1 = high(seed_);
@@ -69,6 +71,7 @@ class DropoutPattern {
   }
   /// The part that belongs to a key.
   static std::uint32_t key_word(int k) { return static_cast<std::uint32_t>(k) * 0x9e3779b9u; }
+  /// Whether the weight of this query and key stays.
   bool keeps(std::uint32_t query_word, std::uint32_t key_word) const {
     return mix(query_word + key_word) >= drop_below_;
   }

@@ -12,22 +12,25 @@
 
 HEED_NAMESPACE_BEGIN
 
-using half = Eigen::half;
-using bfloat16 = Eigen::bfloat16;
+using half = Eigen::half;          ///< 16 bits, 11 of them precision; for storage
+using bfloat16 = Eigen::bfloat16;  ///< 16 bits, 8 of them precision, the range of float; for storage
 
 /// half and bfloat16 are storage: what is computed from them is computed in float. Any other type computes in itself.
 template <class T>
 struct accumulate {
-  using type = T;
+  using type = T;  ///< what sums are kept in
 };
+/// Sums of half are kept in float.
 template <>
 struct accumulate<half> {
-  using type = float;
+  using type = float;  ///< what sums are kept in
 };
+/// Sums of bfloat16 are kept in float.
 template <>
 struct accumulate<bfloat16> {
-  using type = float;
+  using type = float;  ///< what sums are kept in
 };
+/// The type that sums, maxima and exponentials of T are computed in.
 template <class T>
 using accumulate_t = typename accumulate<std::remove_cv_t<T>>::type;
 

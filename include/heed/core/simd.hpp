@@ -118,20 +118,27 @@ HEED_ALWAYS_INLINE void prefetch([[maybe_unused]] const T* from, [[maybe_unused]
 template <class T>
 struct Vec {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "heed::Vec holds float or double");
+  /// The type of a lane.
   using Scalar = T;
+  /// What Eigen calls the register.
   using Packet = typename Eigen::internal::packet_traits<T>::type;
+  /// The number of lanes.
   static constexpr int size = static_cast<int>(Eigen::internal::unpacket_traits<Packet>::size);
+  /// An unsigned integer as wide as a lane.
   using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
   /// The lanes' bits as unsigned integers.
   typedef Word Words __attribute__((vector_size(sizeof(Packet))));
 
+  /// The register.
   Packet p;
 
   Vec() = default;
+  /// From the register.
   HEED_ALWAYS_INLINE Vec(const Packet& packet) requires(!std::is_same_v<Packet, T>) : p(packet) {}
   /// Every lane the same value.
   HEED_ALWAYS_INLINE Vec(T value) : p(Eigen::internal::pset1<Packet>(value)) {}
 
+  /// `size` elements next to each other, of any alignment.
   static HEED_ALWAYS_INLINE Vec load(const T* from) { return Vec(Eigen::internal::ploadu<Packet>(from)); }
   /// load() whose value stays in a register.
   static HEED_ALWAYS_INLINE Vec load_kept(const T* from) {
@@ -139,6 +146,7 @@ struct Vec {
     detail::keep(v.p);
     return v;
   }
+  /// One element in every lane.
   static HEED_ALWAYS_INLINE Vec broadcast(const T* from) { return Vec(Eigen::internal::pload1<Packet>(from)); }
   /// A constant for a hot loop.
   static HEED_ALWAYS_INLINE Vec constant(T value) {
@@ -148,18 +156,22 @@ struct Vec {
 #endif
     return v;
   }
+  /// To `size` elements next to each other, of any alignment.
   HEED_ALWAYS_INLINE void store(T* to) const { Eigen::internal::pstoreu<T>(to, p); }
 
+  /// The bits of the lanes.
   HEED_ALWAYS_INLINE Words bits() const {
     Words w;
     std::memcpy(&w, &p, sizeof w);
     return w;
   }
+  /// The register with these bits.
   static HEED_ALWAYS_INLINE Vec from_bits(const Words& w) {
     Vec v;
     std::memcpy(&v.p, &w, sizeof w);
     return v;
   }
+  /// `size` words next to each other, of any alignment.
   static HEED_ALWAYS_INLINE Words load_words(const Word* from) {
     Words w;
     std::memcpy(&w, from, sizeof w);
@@ -190,9 +202,12 @@ struct Vec {
   static HEED_ALWAYS_INLINE Vec lanes_with(const Words& words, Word bit) {
     return from_bits((Words)((words & bit) != 0));
   }
+  /// Whether any lane of a mask is set.
   friend HEED_ALWAYS_INLINE bool any(Vec mask) { return Eigen::internal::predux_any(mask.p); }
 
+  /// The sum of the lanes.
   friend HEED_ALWAYS_INLINE T sum(Vec a) { return Eigen::internal::predux(a.p); }
+  /// The largest lane.
   friend HEED_ALWAYS_INLINE T max_lane(Vec a) { return Eigen::internal::predux_max(a.p); }
 
   /// Rows become columns: lane j of r[i] and lane i of r[j] change places.

@@ -19,6 +19,7 @@
 
 HEED_NAMESPACE_BEGIN
 
+/// An extent, or a stride, for each dimension.
 template <int Rank>
 using Extents = std::array<Index, static_cast<std::size_t>(Rank)>;
 
@@ -140,7 +141,9 @@ class TensorView {
     return true;
   }
 
+  /// The matrix of Eigen with the order of a tensor without gaps.
   using Matrix = Eigen::Matrix<value_type, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  /// What matrix() returns.
   using Map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Matrix, Matrix>, Eigen::Unaligned,
                          Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
   /// The last two dimensions as an Eigen map, at the given positions of the leading ones: view.matrix(b, h).
@@ -190,6 +193,7 @@ class Tensor {
       : extents_(std::exchange(other.extents_, {})),
         size_(std::exchange(other.size_, 0)),
         data_(std::move(other.data_)) {}
+  /// Takes the other's memory, or a copy of it.
   Tensor& operator=(Tensor other) noexcept {
     std::swap(extents_, other.extents_);
     std::swap(size_, other.size_);
@@ -205,15 +209,20 @@ class Tensor {
   Index size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
+  /// All of it as a view; ends with the tensor.
   TensorView<T, Rank> view() { return {data(), extents_}; }
   TensorView<const T, Rank> view() const { return {data(), extents_}; }
+  /// As view().
   operator TensorView<T, Rank>() { return view(); }
+  /// As view().
   operator TensorView<const T, Rank>() const { return view(); }
 
+  /// The element at (i, j, ...); unchecked.
   template <std::convertible_to<Index>... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank)) T& operator()(I... i) { return view()(i...); }
   template <std::convertible_to<Index>... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank)) const T& operator()(I... i) const { return view()(i...); }
+  /// As TensorView::matrix().
   template <std::convertible_to<Index>... I>
   auto matrix(I... i) {
     return view().matrix(i...);
@@ -312,6 +321,7 @@ template <class T, int Rank>
 constexpr TensorView<T, Rank> view_of(const TensorView<T, Rank>& v) {
   return v;
 }
+/// @overload
 template <class T, int Rank>
 TensorView<const T, Rank> view_of(const Tensor<T, Rank>& t) {
   return t.view();

@@ -24,10 +24,13 @@ HEED_NAMESPACE_BEGIN
 /// the memory of all slots before the loop.
 class Workspace {
  public:
+  /// Of everything that is taken, in bytes.
   static constexpr std::size_t kAlignment = 64;
 
   Workspace() = default;
+  /// Takes the other's memory; outside frames only.
   Workspace(Workspace&&) = default;
+  /// Takes the other's memory; outside frames only.
   Workspace& operator=(Workspace&&) = default;
 
   /// Makes room beforehand: after reserve(n), frames that together hold at most n bytes allocate nothing.
@@ -70,6 +73,7 @@ class Workspace {
   /// Scope of what is taken while it lives.
   class Frame {
    public:
+    /// Frames end in the reverse order of their beginning.
     explicit Frame(Workspace& workspace)
         : workspace_(workspace), block_(workspace.current_), used_(workspace.used_), in_use_(workspace.in_use_) {
       ++workspace_.depth_;

@@ -138,6 +138,7 @@ class SafeTensors {
 
   /// All tensors, in the order of their data.
   const std::vector<std::string>& names() const { return header_.names; }
+  /// Whether there is a tensor of this name.
   bool contains(std::string_view name) const { return header_.tensors.find(name) != header_.tensors.end(); }
   /// The free text that the writer added.
   const Metadata& metadata() const { return header_.metadata; }
@@ -146,6 +147,7 @@ class SafeTensors {
 
   // Each of these throws FormatError when there is no tensor of this name.
 
+  /// Type and shape. Throws FormatError when there is no tensor of this name.
   const TensorInfo& info(std::string_view name) const {
     const auto entry = header_.tensors.find(name);
     if (entry == header_.tensors.end()) {
@@ -158,7 +160,9 @@ class SafeTensors {
     }
     return entry->second;
   }
+  /// The stored type. Throws as info() does.
   Dtype dtype(std::string_view name) const { return info(name).dtype; }
+  /// The extents. Throws as info() does.
   const std::vector<Index>& shape(std::string_view name) const { return info(name).shape; }
   /// The tensor as stored: row-major, little endian, not necessarily aligned.
   std::span<const std::byte> bytes(std::string_view name) const { return bytes_of(info(name)); }
@@ -296,6 +300,7 @@ class SafeTensors {
 /// plain Eigen matrix, of any strides. Eigen's vectors become tensors of rank 1, matrices of rank 2.
 class NamedTensor {
  public:
+  /// The memory of x is borrowed until the tensor has been written.
   template <TensorLike X>
   NamedTensor(std::string_view name, const X& x) : name_(name) {
     static_assert(AnyTensor<X> || EigenDirect<X>,
@@ -316,7 +321,9 @@ class NamedTensor {
     is_contiguous_ = view.is_contiguous();
   }
 
+  /// The name in the file.
   std::string_view name() const { return name_; }
+  /// Type and shape.
   const TensorInfo& info() const { return info_; }
 
   /// put(bytes, count) once or several times, until all elements were put in row-major order.

@@ -82,12 +82,13 @@ constexpr Dtype dtype_of() {
 constexpr std::string_view to_string(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].name; }
 /// The bytes of one element.
 constexpr std::uint64_t size_of(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].bytes; }
+/// Whether elements of the type are floating-point numbers.
 constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::BF16; }
 
 /// What a file says about one tensor.
 struct TensorInfo {
-  Dtype dtype = Dtype::F32;
-  std::vector<Index> shape;
+  Dtype dtype = Dtype::F32;  ///< of the elements
+  std::vector<Index> shape;  ///< empty for a single number
   /// The tensor's bytes, [begin, end), counted from the start of the data.
   std::uint64_t begin = 0, end = 0;
 };

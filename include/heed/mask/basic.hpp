@@ -34,6 +34,7 @@ class Alignment {
     return a;
   }
 
+  /// Where query q of sample b stands among the keys; of a bound alignment.
   Index position(int b, int q) const { return Index{q} + (first_ ? Index{(*first_)[b]} : offset_); }
 
   /// Fixes the offset for a call. For messages: the name of the mask or modifier, and of the class whose functions name
@@ -168,6 +169,7 @@ class Padding : public MaskBase {
 /// Packed(offsets) & Causal{} is causal inside each sequence. The lists are borrowed.
 class Packed : public MaskBase {
  public:
+  /// Self-attention.
   explicit Packed(IntSpan offsets) : queries_(offsets), keys_(offsets) {}
   /// Cross-attention: query sequence i sees key sequence i.
   Packed(IntSpan query_offsets, IntSpan key_offsets) : queries_(query_offsets), keys_(key_offsets) {}

@@ -28,12 +28,13 @@ HEED_NAMESPACE_BEGIN
 
 /// The extents of one attention call: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv).
 struct AttentionShape {
-  int B = 0, H = 0, G = 0, Lq = 0, Lk = 0, Dk = 0, Dv = 0;
+  int B = 0, H = 0, G = 0, Lq = 0, Lk = 0, Dk = 0, Dv = 0;  ///< the extents, by their letters
 };
 
 /// Keys first, ..., last - 1. May reach beyond the keys that exist; empty when last <= first.
 struct KeyRange {
-  Index first = 0, last = 0;
+  Index first = 0, last = 0;  ///< the keys first, ..., last - 1
+  /// Whether key k lies in the range.
   constexpr bool contains(Index k) const { return first <= k && k < last; }
 };
 
@@ -175,6 +176,7 @@ struct Or : MaskBase {
 template <Mask A>
 struct Not : MaskBase {
   A a;
+  /// Of this one.
   explicit Not(A mask) : a(std::move(mask)) {}
 
   KeyRange range(int, int, int) const { return kAllKeys; }
@@ -186,14 +188,17 @@ struct Not : MaskBase {
   }
 };
 
+/// Visible where both are.
 template <Mask A, Mask B>
 And<A, B> operator&(A a, B b) {
   return {std::move(a), std::move(b)};
 }
+/// Visible where at least one is.
 template <Mask A, Mask B>
 Or<A, B> operator|(A a, B b) {
   return {std::move(a), std::move(b)};
 }
+/// Visible where the mask is not.
 template <Mask A>
 Not<A> operator!(A a) {
   return Not<A>(std::move(a));
@@ -238,12 +243,14 @@ concept ContiguousInts = requires(const C& c) {
 /// A borrowed list of int. Neither an owning temporary nor a list in braces compiles: masks live longer than it would.
 class IntSpan {
  public:
+  /// A std::vector, std::array, std::span, int[n] or Eigen vector that lives on.
   template <class C>
   requires(detail::ContiguousInts<std::remove_cvref_t<C>> &&
            (std::is_lvalue_reference_v<C> || std::ranges::enable_borrowed_range<std::remove_cvref_t<C>>)) IntSpan(C&& c)
       : data_(std::data(c)), size_(static_cast<int>(std::size(c))) {}
 
   int size() const { return size_; }
+  /// Number i; unchecked.
   int operator[](int i) const { return data_[i]; }
   const int* begin() const { return data_; }
   const int* end() const { return data_ + size_; }
@@ -265,6 +272,7 @@ struct RangeSummary {
 /// Borrows the mask, which must have been bound.
 class MaskRef {
  public:
+  /// The mask must outlive the reference.
   template <Mask M>
   explicit MaskRef(const M& m)
       : mask_(&m), exact_(RangeMask<M>), ranges_(&ranges_of<M>), words_(&words_of<M>), visible_(&visible_of<M>) {}

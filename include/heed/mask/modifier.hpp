@@ -40,9 +40,9 @@ HEED_NAMESPACE_BEGIN
 /// `lanes` lanes are real: a modifier that reads memory must not read for the others.
 template <class V>
 struct ScorePlace {
-  int b = 0, h = 0, q = 0, k = 0;
-  int q_step = 0, k_step = 0;
-  int lanes = 1;
+  int b = 0, h = 0, q = 0, k = 0;  ///< of the first lane
+  int q_step = 0, k_step = 0;      ///< from a lane to the next
+  int lanes = 1;                   ///< that are real
   /// The queries and keys of the lanes, as numbers; spare lanes repeat the last real one.
   V query, key;
 };
@@ -203,7 +203,7 @@ class Alibi : public ModifierBase {
 
   /// One head of one sample.
   struct Head : ModifierBase {
-    double slope, shift;
+    double slope, shift;  ///< in slope · |q + shift - k|
     template <class V>
     V operator()(V score, const ScorePlace<V>& at) const {
       using std::abs;
@@ -229,6 +229,7 @@ class Alibi : public ModifierBase {
 template <class T>
 class Bias : public ModifierBase {
  public:
+  /// The extents are checked in the call.
   template <class X>
   requires(TensorLike<std::remove_reference_t<X>> &&
            !std::derived_from<std::remove_cvref_t<X>, ModifierBase>) explicit Bias(X&& bias)
@@ -278,6 +279,7 @@ class Bias : public ModifierBase {
     bound.gradient_ = {gradient_.data(), gradient_.extents(), gradient_strides};
     return bound;
   }
+  /// The bias as (B, H, Lq, Lk), with the extents that it was given.
   const TensorView<const T, 4>& view() const { return view_; }
 
  private:
@@ -395,6 +397,7 @@ template <Modifier A>
 A then(A a) {
   return a;
 }
+/// @overload
 template <Modifier A, Modifier B, Modifier... More>
 auto then(A a, B b, More... more) {
   return then(Then<A, B>(std::move(a), std::move(b)), std::move(more)...);
@@ -415,6 +418,7 @@ struct FunctionModifier : ModifierBase {
     return static_cast<V>(df(score, at));
   }
 };
+/// The same without a derivative: the backward takes the reference path.
 template <class F>
 struct FunctionModifier<F, void> : ModifierBase {
   F f;

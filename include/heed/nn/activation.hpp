@@ -124,6 +124,7 @@ using GELUTanh = ActivationLayer<Activation::GELUTanh>;
 /// x / (1 + e^-x), also called swish.
 using SiLU = ActivationLayer<Activation::SiLU>;
 
+/// max(x, 0), element by element; x and the result (B, L, E), (L, E) or plain Eigen.
 template <TensorLike X>
 auto relu(const X& x) {
   return ReLU()(x);
@@ -132,6 +133,7 @@ template <TensorLike X>
 auto relu(const X& x, Context& context) {
   return ReLU()(x, context);
 }
+/// As GELU, element by element; shapes as in relu().
 template <TensorLike X>
 auto gelu(const X& x) {
   return GELU()(x);
@@ -140,6 +142,7 @@ template <TensorLike X>
 auto gelu(const X& x, Context& context) {
   return GELU()(x, context);
 }
+/// As GELUTanh, element by element; shapes as in relu().
 template <TensorLike X>
 auto gelu_tanh(const X& x) {
   return GELUTanh()(x);
@@ -148,6 +151,7 @@ template <TensorLike X>
 auto gelu_tanh(const X& x, Context& context) {
   return GELUTanh()(x, context);
 }
+/// x / (1 + e^-x), element by element; shapes as in relu().
 template <TensorLike X>
 auto silu(const X& x) {
   return SiLU()(x);

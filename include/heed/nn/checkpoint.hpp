@@ -35,6 +35,7 @@ inline std::uint64_t next_stream_of(Context& context) {
 /// forward has the same bits with a cache and without.
 class Checkpoint {
  public:
+  /// Remembers where the streams stand now.
   explicit Checkpoint(Context& context) : stream_(detail::next_stream_of(context)) {}
 
   /// Runs `forward` with the streams as they stood at construction; afterwards they stand where they stood before. The

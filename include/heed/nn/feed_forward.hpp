@@ -127,6 +127,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
     forward_residual(x, {}, y, cache, context);
     context.observe(y);
   }
+  /// forward_residual() that a backward() can follow.
   void forward_residual(TensorView<const T, 3> x, TensorView<const T, 3> residual, TensorView<T, 3> y, Cache& cache,
                         Context& context) const {
     detail::check_layer_shapes(kName, x, y, options_.model, options_.model);

@@ -48,8 +48,8 @@ enum class Projections {
 /// The residual may be dx itself.
 template <class T>
 struct InputGradient {
-  TensorView<T, 3> dx{};
-  TensorView<const T, 3> residual{};
+  TensorView<T, 3> dx{};              ///< where it goes
+  TensorView<const T, 3> residual{};  ///< what is added
 };
 
 namespace detail {

@@ -137,6 +137,7 @@ template <class T>
 void constant(Parameter<T>& parameter, double value) {
   constant(parameter.mutable_matrix(), value);
 }
+/// Every number 0.
 template <class T>
 void zeros(Parameter<T>& parameter) {
   constant(parameter, 0);

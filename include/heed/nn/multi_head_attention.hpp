@@ -224,6 +224,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
                Context& context) const {
     forward(x, x, x, mask, y, cache, context);
   }
+  /// forward_residual() that a backward() can follow.
   void forward_residual(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
                         const MaskArgument<T>& mask, TensorView<const T, 3> residual, TensorView<T, 3> y, Cache& cache,
                         Context& context) const {

@@ -41,6 +41,7 @@ class Parameter {
   /// rows × columns zeros. Weights are (out, in), as PyTorch stores them.
   Parameter(Index rows, Index columns) : rank_(2), extents_{rows, columns}, value_(rows * columns) {}
 
+  /// False for a default-constructed one, which has no numbers.
   bool exists() const { return rank_ > 0; }
   int rank() const { return rank_; }
   /// (n, 1) for a vector.
@@ -60,6 +61,7 @@ class Parameter {
     version_ = detail::next_version();
     return value_.view();
   }
+  /// The same as a matrix (rows, columns).
   TensorView<T, 2> mutable_matrix() { return {mutable_value().data(), extents_}; }
 
   /// Changes with every mutable access and assignment: how a layer knows whether its packed copy is still good.
@@ -67,6 +69,7 @@ class Parameter {
 
   /// Frees the numbers; a layer that has packed them goes on working. Reading them afterwards is a ValueError.
   void release() { value_ = Tensor<T, 1>(); }
+  /// Whether release() has freed the numbers.
   bool released() const { return value_.size() != size(); }
 
   /// The gradient, zero at first; the first call allocates it. Backwards add to it until zero_grad().
@@ -74,8 +77,11 @@ class Parameter {
     if (grad_.size() != size()) grad_ = Tensor<T, 1>(size());
     return grad_.view();
   }
+  /// The same as a matrix (rows, columns).
   TensorView<T, 2> grad_matrix() { return {grad().data(), extents_}; }
+  /// Whether the gradient has been allocated.
   bool has_grad() const { return exists() && grad_.size() == size() && size() > 0; }
+  /// Sets the gradient to zero, for the next backward to add to.
   void zero_grad() { std::fill_n(grad_.data(), grad_.size(), T(0)); }
 
  private:

@@ -29,6 +29,7 @@ class Positions {
   static Positions at(TensorView<const int, 2> positions) { return {Kind::PerToken, positions}; }
   static Positions at(Tensor<int, 2>&&) = delete;
 
+  /// The position of token l of sample b; unchecked.
   Index operator()(Index b, Index l) const {
     switch (kind_) {
       case Kind::PerSample:

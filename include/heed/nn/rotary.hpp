@@ -32,7 +32,7 @@ enum class RotaryPairing {
 struct RotaryOptions {
   Index width;                    ///< D, the width of a head
   std::optional<Index> turned{};  ///< R, the first coordinates that turn, an even number; the default is all
-  double base = 10000;
+  double base = 10000;            ///< the ratio of the longest wave to the shortest; Llama 3 takes 500000
   RotaryPairing pairing = RotaryPairing::HalfSplit;
   Index length = 1024;  ///< positions whose angles are formed at construction; others are formed in each call
 };

@@ -43,8 +43,8 @@ struct StackOptions {
   bool final_norm = false;           ///< after the last block
   std::optional<double> norm_eps{};  ///< of the final norm; the blocks' where not given
 };
-using EncoderOptions = StackOptions<EncoderLayerOptions>;
-using DecoderOptions = StackOptions<DecoderLayerOptions>;
+using EncoderOptions = StackOptions<EncoderLayerOptions>;  ///< what Encoder is made with
+using DecoderOptions = StackOptions<DecoderLayerOptions>;  ///< what Decoder is made with
 
 namespace detail {
 

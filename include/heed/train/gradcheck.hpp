@@ -21,9 +21,9 @@ HEED_NAMESPACE_BEGIN
 /// A tensor that a loss depends on, and the gradient that is claimed for it. Of any number of elements, in any memory
 /// whose elements lie next to each other; borrowed.
 struct GradcheckTensor {
-  std::string name;
-  TensorView<double, 1> values;
-  TensorView<const double, 1> gradient;
+  std::string name;                      ///< for messages
+  TensorView<double, 1> values;          ///< what the loss is computed from
+  TensorView<const double, 1> gradient;  ///< what is claimed
 };
 
 struct GradcheckOptions {
@@ -33,13 +33,13 @@ struct GradcheckOptions {
 
 /// What a gradient check found.
 struct GradcheckReport {
-  bool passed = true;
-  Index checked = 0;  ///< elements that were compared
-  Index kinks = 0;    ///< elements left out of it, because the loss has a kink within h of them
+  bool passed = true;  ///< whether every compared element was within what is allowed
+  Index checked = 0;   ///< elements that were compared
+  Index kinks = 0;     ///< elements left out of it, because the loss has a kink within h of them
 
   /// Of all tensors, the element with the largest error in units of what was allowed.
   std::string worst_tensor;
-  Index worst_element = 0;
+  Index worst_element = 0;           ///< its number in the tensor
   double analytic = 0, numeric = 0;  ///< of that element
   double error = 0;                  ///< |analytic - numeric| there
   double allowed = 0;                ///< what it may be

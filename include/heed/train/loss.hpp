@@ -33,6 +33,7 @@ struct CrossEntropyOptions {
   std::optional<Index> divisor{};
 };
 
+/// What cross_entropy() found.
 struct Loss {
   double value = 0;   ///< 0 where no position counts
   Index counted = 0;  ///< positions that count

@@ -49,10 +49,12 @@ HEED_ALWAYS_INLINE Vec<T> square_root(Vec<T> x) {
 template <class Derived, class T>
 class Optimizer {
  public:
+  /// What is stepped on.
   const ParameterList<T>& parameters() const { return parameters_; }
   /// Sets all gradients to zero.
   void zero_grad() { parameters_.zero_grad(); }
 
+  /// Of the next step.
   double learning_rate() const { return learning_rate_; }
   /// Throws ValueError unless it is finite and >= 0.
   void set_learning_rate(double learning_rate) {
@@ -155,7 +157,7 @@ class Optimizer {
 }  // namespace detail
 
 struct SGDOptions {
-  double learning_rate;
+  double learning_rate;     ///< of every step, until set_learning_rate()
   double momentum = 0;      ///< μ
   bool nesterov = false;    ///< look ahead by the momentum
   double weight_decay = 0;  ///< λ, added to the gradient as λ·value
@@ -207,11 +209,11 @@ class SGD : public detail::Optimizer<SGD<T>, T> {
 };
 
 struct AdamOptions {
-  double learning_rate = 1e-3;
-  double beta1 = 0.9;       ///< how slowly the mean of the gradients follows
-  double beta2 = 0.999;     ///< how slowly the mean of their squares follows
-  double eps = 1e-8;        ///< added to the root of the mean square
-  double weight_decay = 0;  ///< λ
+  double learning_rate = 1e-3;  ///< of every step, until set_learning_rate()
+  double beta1 = 0.9;           ///< how slowly the mean of the gradients follows
+  double beta2 = 0.999;         ///< how slowly the mean of their squares follows
+  double eps = 1e-8;            ///< added to the root of the mean square
+  double weight_decay = 0;      ///< λ
 };
 
 namespace detail {
@@ -284,11 +286,11 @@ class Adam : public detail::AdamBase<Adam<T>, T> {
 };
 
 struct AdamWOptions {
-  double learning_rate = 1e-3;
-  double beta1 = 0.9;          ///< how slowly the mean of the gradients follows
-  double beta2 = 0.999;        ///< how slowly the mean of their squares follows
-  double eps = 1e-8;           ///< added to the root of the mean square
-  double weight_decay = 0.01;  ///< λ
+  double learning_rate = 1e-3;  ///< of every step, until set_learning_rate()
+  double beta1 = 0.9;           ///< how slowly the mean of the gradients follows
+  double beta2 = 0.999;         ///< how slowly the mean of their squares follows
+  double eps = 1e-8;            ///< added to the root of the mean square
+  double weight_decay = 0.01;   ///< λ
 };
 
 /// Adam with decoupled weight decay: value shrinks by the factor 1 - learning_rate·λ before the step.

@@ -32,12 +32,14 @@ HEED_NAMESPACE_BEGIN
 template <class T>
 class ParameterList {
  public:
+  /// A parameter, borrowed, under its name.
   struct Entry {
-    std::string name;
-    Parameter<T>* parameter;
+    std::string name;         ///< as visit() gives it
+    Parameter<T>* parameter;  ///< never null
   };
 
   ParameterList() = default;
+  /// All parameters that visit() gives, in its order.
   template <class Model>
   explicit ParameterList(Model& model) {
     model.visit("", [&](std::string_view name, Parameter<T>& parameter) {
@@ -48,6 +50,7 @@ class ParameterList {
   Index size() const { return static_cast<Index>(entries_.size()); }
   auto begin() const { return entries_.begin(); }
   auto end() const { return entries_.end(); }
+  /// Entry i; unchecked.
   const Entry& operator[](Index i) const { return entries_[static_cast<std::size_t>(i)]; }
 
   /// The number of trainable numbers.
