@@ -6,10 +6,12 @@
 
 #include <heed/attention/attention.hpp>
 #include <heed/attention/backward.hpp>
+#include <heed/attention/linear.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/inspect/diagnostics.hpp>
 #include <heed/inspect/heatmap.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/basic.hpp>
