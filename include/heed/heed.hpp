@@ -11,7 +11,6 @@
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/inspect/diagnostics.hpp>
 #include <heed/inspect/heatmap.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/basic.hpp>
