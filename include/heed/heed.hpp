@@ -11,6 +11,7 @@
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/inspect/diagnostics.hpp>
 #include <heed/inspect/heatmap.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/basic.hpp>
@@ -29,6 +30,7 @@
 #include <heed/nn/norm.hpp>
 #include <heed/nn/parameter.hpp>
 #include <heed/nn/positional.hpp>
+#include <heed/nn/recurrent.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 #include <heed/train/clip.hpp>
