@@ -43,6 +43,7 @@ std::vector<NamedWorkload> all_workloads() {
   };
   add(training_workloads());
   add(layer_workloads());
+  add(recurrent_workloads());
 #ifdef HEED_BENCH_MINILM
   add(minilm_workloads());
 #endif

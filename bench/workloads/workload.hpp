@@ -39,6 +39,7 @@ struct NamedWorkload {
 std::vector<NamedWorkload> attention_workloads();
 std::vector<NamedWorkload> training_workloads();
 std::vector<NamedWorkload> layer_workloads();
+std::vector<NamedWorkload> recurrent_workloads();
 /// A pretrained model end to end; make() throws FormatError where its files are missing.
 std::vector<NamedWorkload> minilm_workloads();
 
