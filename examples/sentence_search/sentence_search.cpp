@@ -24,6 +24,7 @@
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/inspect/heatmap.hpp>
+#include <heed/inspect/recorder.hpp>
 
 #include "../common/progress.hpp"
 #include "minilm.hpp"
@@ -153,12 +154,12 @@ void draw_heatmap(const Options& options, const WordPiece& tokenizer, const Mini
   for (const int id : ids) labels.push_back(tokenizer.token(id));
 
   const std::string layer = MiniLm::attention_name(options.layer);
-  heed::WeightsRecorder recorder({layer});
+  heed::Recorder recorder({.weights = {layer}, .outputs = {}});
   context.observer = &recorder;
   model.embed({&ids, 1}, context);
   context.observer = nullptr;
   heed::save_heatmap(
-      options.heatmap, recorder.of(layer).view()[0][options.head], labels, labels,
+      options.heatmap, recorder.of(layer).weights.view()[0][options.head], labels, labels,
       {.title = "MiniLM, layer " + std::to_string(options.layer) + ", head " + std::to_string(options.head)});
 }
 

@@ -166,6 +166,8 @@ TEST(Heatmap, RefusesNegativeNumbers) {
   }
 }
 
+std::string hex(double t) { return heed::detail::colour_text(heed::detail::heat_colour(t)); }
+
 /// The lightness of #rrggbb as people see it: CIE L* of the relative luminance.
 double lightness(const std::string& colour) {
   double luminance = 0;
@@ -180,7 +182,7 @@ double lightness(const std::string& colour) {
 TEST(HeatmapColours, DarkenEvenlyFromLightToDark) {
   constexpr int steps = 64;
   std::vector<double> l;
-  for (int i = 0; i <= steps; ++i) l.push_back(lightness(heed::detail::heat_colour(static_cast<double>(i) / steps)));
+  for (int i = 0; i <= steps; ++i) l.push_back(lightness(hex(static_cast<double>(i) / steps)));
   EXPECT_GT(l.front(), 95);
   EXPECT_LT(l.back(), 20);
   const double even = (l.front() - l.back()) / steps;
@@ -188,17 +190,17 @@ TEST(HeatmapColours, DarkenEvenlyFromLightToDark) {
     EXPECT_GT(l[i] - l[i + 1], 0.3 * even) << "step " << i;
     EXPECT_LT(l[i] - l[i + 1], 2.0 * even) << "step " << i;
   }
-  EXPECT_EQ(heed::detail::heat_colour(-1), heed::detail::heat_colour(0));
-  EXPECT_EQ(heed::detail::heat_colour(2), heed::detail::heat_colour(1));
+  EXPECT_EQ(hex(-1), hex(0));
+  EXPECT_EQ(hex(2), hex(1));
 }
 
 TEST(HeatmapColours, TheDarkestIsTheLargestWeightOrTheOneGiven) {
-  const std::string darkest = "fill=\"" + heed::detail::heat_colour(1) + "\"><title>";
+  const std::string darkest = "fill=\"" + hex(1) + "\"><title>";
   const Eigen::MatrixXf w = (Eigen::MatrixXf(1, 2) << 0.25f, 0.5f).finished();
   EXPECT_TRUE(contains(heatmap_svg(w), darkest + "0 \u2192 1: 0.5<"));
   const std::string shared = heatmap_svg(w, {}, {}, {.darkest = 1});
   EXPECT_FALSE(contains(shared, darkest));
-  EXPECT_TRUE(contains(shared, "fill=\"" + heed::detail::heat_colour(0.5) + "\"><title>0 \u2192 1"));
+  EXPECT_TRUE(contains(shared, "fill=\"" + hex(0.5) + "\"><title>0 \u2192 1"));
   EXPECT_TRUE(contains(shared, ">1</text>")) << "the legend ends at the darkest weight";
   EXPECT_TRUE(contains(heatmap_svg(w), ">0.25</text>")) << "the middle of the legend";
 }
@@ -214,62 +216,6 @@ TEST(Heatmap, SavesToAFile) {
   } catch (const heed::FormatError& e) {
     EXPECT_TRUE(std::string_view(e.what()).starts_with("heed::save_heatmap: file ")) << e.what();
   }
-}
-
-// ---- WeightsRecorder -----------------------------------------------------------------------------------------------
-
-/// An attention layer, as far as an observer sees it.
-void attend(heed::Context& context, std::string_view name, const Tensor<float, 4>& weights) {
-  const heed::Context::Scope scope(context, name);
-  if (context.observer && context.observer->wants_weights(context.name())) {
-    context.observer->weights(context.name(), weights.view());
-  }
-}
-
-TEST(WeightsRecorder, KeepsTheWeightsOfTheLayersItWasTold) {
-  heed::WeightsRecorder recorder({"layers.*.self_attn"});
-  EXPECT_TRUE(recorder.wants_weights("layers.10.self_attn"));
-  EXPECT_FALSE(recorder.wants_weights("layers.10.cross_attn"));
-
-  Tensor<float, 4> weights(2, 3, 4, 5);
-  for (heed::Index i = 0; i < weights.size(); ++i) weights.data()[i] = static_cast<float>(i) / 128;
-  heed::Context context;
-  context.observer = &recorder;
-  attend(context, "layers.0.self_attn", weights);
-  attend(context, "layers.0.cross_attn", weights);
-  ASSERT_EQ(recorder.all().size(), 1u);
-  const Tensor<double, 4>& kept = recorder.of("layers.0.self_attn");
-  ASSERT_EQ(kept.extents(), weights.extents());
-  for (heed::Index i = 0; i < weights.size(); ++i) ASSERT_EQ(kept.data()[i], static_cast<double>(weights.data()[i]));
-  EXPECT_TRUE(contains(heatmap_svg(kept.view()[1][2]), "<title>3 \u2192 4: 0.9297</title>"));
-}
-
-TEST(WeightsRecorder, KeepsTheLatestCallUntilItIsCleared) {
-  heed::WeightsRecorder recorder({"a"});
-  heed::Context context;
-  context.observer = &recorder;
-  attend(context, "a", Tensor<float, 4>(1, 1, 2, 2));
-  attend(context, "a", Tensor<float, 4>(1, 1, 3, 3));
-  EXPECT_EQ(recorder.of("a").extent(3), 3);
-  recorder.clear();
-  EXPECT_TRUE(recorder.all().empty());
-}
-
-TEST(WeightsRecorder, SaysWhichLayersItSaw) {
-  heed::WeightsRecorder recorder({"*"});
-  const auto message = [&] {
-    try {
-      recorder.of("layers.0");
-    } catch (const heed::ValueError& e) {
-      return std::string(e.what());
-    }
-    return std::string();
-  };
-  EXPECT_TRUE(contains(message(), "recorded: none")) << message();
-  heed::Context context;
-  context.observer = &recorder;
-  attend(context, "layers.1", Tensor<float, 4>(1, 1, 1, 1));
-  EXPECT_TRUE(contains(message(), "no weights of layer \"layers.0\"; recorded: layers.1")) << message();
 }
 
 }  // namespace

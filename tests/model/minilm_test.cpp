@@ -18,7 +18,7 @@
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/parallel.hpp>
-#include <heed/inspect/heatmap.hpp>
+#include <heed/inspect/recorder.hpp>
 
 #include "model/minilm_files.hpp"
 #include "sentence_search/wordpiece.hpp"
@@ -189,11 +189,11 @@ TEST_F(MiniLmTest, GivesTheSameBitsWithAnyNumberOfThreads) {
 
 TEST_F(MiniLmTest, ShowsTheWeightsOfAHead) {
   const std::vector<int> text = ids("She walked to the bank of the river.");
-  heed::WeightsRecorder recorder({MiniLm::attention_name(2)});
+  heed::Recorder recorder({.weights = {MiniLm::attention_name(2)}});
   heed::Context context;
   context.observer = &recorder;
   const Embeddings observed = model().embed({&text, 1}, context);
-  const auto& weights = recorder.of(MiniLm::attention_name(2));
+  const auto& weights = recorder.of(MiniLm::attention_name(2)).weights;
   const auto length = static_cast<heed::Index>(text.size());
   EXPECT_EQ(weights.extents(), (heed::Extents<4>{1, MiniLm::kHeads, length, length}));
   for (heed::Index h = 0; h < MiniLm::kHeads; ++h) {

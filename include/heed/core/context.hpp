@@ -22,6 +22,7 @@ enum class Path { Automatic, Reference, Blocked };
 /// A read-only tensor whose element type and rank are known at run time: what an observer is shown.
 class ObservedTensor {
  public:
+  /// Of a view of at most four dimensions.
   template <class T, int Rank>
   ObservedTensor(TensorView<const T, Rank> view) : data_(view.data()), rank_(Rank), read_(&read_as<T>) {
     static_assert(Rank <= 4);
@@ -52,6 +53,9 @@ class ObservedTensor {
   Extents<4> extents_{}, strides_{};
 };
 
+/// Whether key k is visible to query q of head h of sample b: the mask of a call, as an observer is shown it.
+using ObservedMask = FunctionRef<bool(int b, int h, int q, int k)>;
+
 /// Sees what the layers produce. Names are the paths of the layers, "layers.0.self_attn" for instance.
 /// Calls come from the thread that called the layer, in the order of the computation; views end with the call.
 class Observer {
@@ -66,6 +70,12 @@ class Observer {
   virtual bool wants_weights(std::string_view name) {
     static_cast<void>(name);
     return false;
+  }
+  /// The mask of a layer whose weights are wanted, for (B, H, Lq, Lk); comes right before them.
+  virtual void mask(std::string_view name, const Extents<4>& extents, ObservedMask visible) {
+    static_cast<void>(name);
+    static_cast<void>(extents);
+    static_cast<void>(visible);
   }
   /// The attention weights of a layer, (B, H, Lq, Lk), before dropout.
   virtual void weights(std::string_view name, const ObservedTensor& value) {
@@ -82,7 +92,9 @@ class Context {
   /// The executor must outlive the context.
   explicit Context(Executor& executor) : executor_(&executor) {}
 
+  /// Who runs the pieces: the given executor, or the calling thread.
   Executor& executor() { return executor_ ? *executor_ : serial_; }
+  /// Scratch memory of the calls.
   Workspace& workspace() { return workspace_; }
 
   /// Dropout runs only while training.
@@ -102,6 +114,7 @@ class Context {
   /// Adds a part to the path of names while it lives; free when nobody observes.
   class Scope {
    public:
+    /// The path goes on with `part`.
     Scope(Context& context, std::string_view part) : context_(context), length_(context.name_.size()) {
       if (!context_.observer) return;
       if (length_ && !part.empty()) context_.name_ += '.';
@@ -121,6 +134,7 @@ class Context {
     Context& context_;
     std::size_t length_;
   };
+  /// The path of names; empty while nobody observes.
   std::string_view name() const { return name_; }
 
   /// Shows a layer's output to the observer, if there is one.

@@ -2,80 +2,33 @@
 #pragma once
 
 /// @file
-/// Attention weights as a picture: an observer that keeps them, and an SVG heat map with the tokens as labels.
+/// The attention weights of one head as a picture: an SVG heat map with the tokens as labels.
 ///
-///     heed::WeightsRecorder recorder({"layers.0.self_attn"});
+///     heed::Recorder recorder({.weights = {"layers.0.self_attn"}});
 ///     context.observer = &recorder;
 ///     encoder.forward(x, y, context);
-///     heed::save_heatmap("head3.svg", recorder.of("layers.0.self_attn").view()[0][3], tokens, tokens);
+///     heed::save_heatmap("head3.svg", recorder.of("layers.0.self_attn").weights.view()[0][3], tokens, tokens);
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/operand.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
+#include <heed/inspect/colour.hpp>
+#include <heed/inspect/json.hpp>
 #include <heed/io/atomic_file.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
-
-/// Keeps the attention weights of the layers it was told, from each layer's latest call. One thread at a time uses it,
-/// as it does a Context.
-class WeightsRecorder : public Observer {
- public:
-  /// Names of attention layers, "layers.0.self_attn"; a '*' stands for any text. Each of them costs L×L memory.
-  explicit WeightsRecorder(std::vector<std::string> layers) : layers_(std::move(layers)) {}
-
-  bool wants_weights(std::string_view name) override {
-    return std::any_of(layers_.begin(), layers_.end(),
-                       [&](const std::string& form) { return detail::matches(form, name); });
-  }
-  void weights(std::string_view name, const ObservedTensor& value) override {
-    Tensor<double, 4> copy(value.extent(0), value.extent(1), value.extent(2), value.extent(3));
-    double* to = copy.data();
-    for (Index b = 0; b < copy.extent(0); ++b) {
-      for (Index h = 0; h < copy.extent(1); ++h) {
-        for (Index q = 0; q < copy.extent(2); ++q) {
-          for (Index k = 0; k < copy.extent(3); ++k) *to++ = value(b, h, q, k);
-        }
-      }
-    }
-    recorded_.insert_or_assign(std::string(name), std::move(copy));
-  }
-
-  /// What was recorded, by the name of the layer.
-  const std::map<std::string, Tensor<double, 4>, std::less<>>& all() const { return recorded_; }
-  /// The weights of one layer, (B, H, Lq, Lk); view()[b][h] is the matrix of one head. Throws ValueError when the layer
-  /// was not seen.
-  const Tensor<double, 4>& of(std::string_view layer) const {
-    const auto entry = recorded_.find(layer);
-    if (entry == recorded_.end()) {
-      std::string seen;
-      for (const auto& [name, value] : recorded_) seen += detail::concat(seen.empty() ? "" : ", ", name);
-      detail::raise<ValueError>("heed::WeightsRecorder: no weights of layer ", detail::in_quotes(layer), "; recorded: ",
-                                seen.empty() ? std::string("none, was the recorder the context's observer?") : seen);
-    }
-    return entry->second;
-  }
-  void clear() { recorded_.clear(); }
-
- private:
-  std::vector<std::string> layers_;
-  std::map<std::string, Tensor<double, 4>, std::less<>> recorded_;
-};
 
 struct HeatmapOptions {
   /// Stands above the map.
@@ -85,32 +38,6 @@ struct HeatmapOptions {
 };
 
 namespace detail {
-
-/// The colour of t in [0, 1] as #rrggbb, from pale yellow over teal to dark blue. Lightness falls linearly in Oklab
-/// (Björn Ottosson, 2020), so that equal steps look equal, also in grey.
-inline std::string heat_colour(double t) {
-  t = std::clamp(t, 0.0, 1.0);
-  const double lightness = 0.975 - 0.70 * t;
-  const double chroma = 0.025 + 0.30 * t * (1 - t) + 0.06 * t;
-  const double hue = (105 + 160 * std::sqrt(t)) * 3.14159265358979323846 / 180;
-  const double a = chroma * std::cos(hue), b = chroma * std::sin(hue);
-  const auto cube = [](double x) { return x * x * x; };
-  const double l = cube(lightness + 0.3963377774 * a + 0.2158037573 * b);
-  const double m = cube(lightness - 0.1055613458 * a - 0.0638541728 * b);
-  const double s = cube(lightness - 0.0894841775 * a - 1.2914855480 * b);
-  std::string colour = "#";
-  for (const double linear :
-       {4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s, -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
-        -0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s}) {
-    const double x = std::clamp(linear, 0.0, 1.0);
-    const double channel = x <= 0.0031308 ? 12.92 * x : 1.055 * std::pow(x, 1 / 2.4) - 0.055;
-    const auto byte = static_cast<std::size_t>(std::lround(255 * channel));
-    constexpr std::string_view digits = "0123456789abcdef";
-    colour += digits[byte / 16];
-    colour += digits[byte % 16];
-  }
-  return colour;
-}
 
 /// Text for SVG: markup escaped, control characters (which XML forbids, and which tokens do contain) as their pictures,
 /// broken UTF-8 as U+FFFD. Text beyond `longest` code points ends with an ellipsis.
@@ -146,13 +73,6 @@ inline double text_width(std::string_view text) {
     text.remove_prefix(std::max<std::size_t>(c.length, 1));
   }
   return width;
-}
-
-/// Independent of the locale, unlike printf.
-inline std::string number_text(double x, int digits) {
-  std::array<char, 32> text;
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::general, digits);
-  return {text.data(), end.ptr};
 }
 
 class HeatmapWriter {
@@ -230,7 +150,7 @@ class HeatmapWriter {
         "<rect width=\"4\" height=\"4\" fill=\"#f6f6f6\"/><path d=\"M-1 1 1-1M0 4 4 0M3 5 5 3\" stroke=\"#c4c4c4\" "
         "stroke-width=\"0.8\"/></pattern>\n<linearGradient id=\"heed-heat\">");
     for (int i = 0; i <= 16; ++i) {
-      put("<stop offset=\"", number_text(i / 16.0, 4), "\" stop-color=\"", heat_colour(i / 16.0), "\"/>");
+      put("<stop offset=\"", number_text(i / 16.0, 4), "\" stop-color=\"", colour_text(heat_colour(i / 16.0)), "\"/>");
     }
     put("</linearGradient>\n</defs>\n<rect width=\"", width_, "\" height=\"", height_, "\" fill=\"#fff\"/>\n");
     if (title_height_ > 0) {
@@ -283,8 +203,8 @@ class HeatmapWriter {
   }
 
   std::string colour(double w) const {
-    if (std::isnan(w)) return kNaNColour;
-    return w == 0 ? "url(#heed-hidden)" : heat_colour(w / darkest_);
+    if (std::isnan(w)) return colour_text(kNaNColour);
+    return w == 0 ? "url(#heed-hidden)" : colour_text(heat_colour(w / darkest_));
   }
 
   void legend() {
@@ -303,10 +223,8 @@ class HeatmapWriter {
       x += step;
     };
     if (has_hidden_) swatch("url(#heed-hidden)", "exactly 0 (hidden)", 142);
-    if (has_nan_) swatch(kNaNColour, "NaN", 0);
+    if (has_nan_) swatch(colour_text(kNaNColour), "NaN", 0);
   }
-
-  static constexpr const char* kNaNColour = "#e6007e";
 
   TensorView<const double, 2> weights_;
   const std::vector<std::string>& queries_;

@@ -54,11 +54,13 @@ std::size_t bytes_of(const AttentionCache<T>& cache) {
 template <class T>
 class MaskArgument {
  public:
+  /// From any mask, which must live through the call; implicit.
   template <Mask MaskType>
   MaskArgument(const MaskType& mask)
       : mask_(&mask), attend_(&attend_under<MaskType>), with_bound_(&with_bound_mask<MaskType>) {}
 
-  /// The layers' way to attention. An observer who asks for the weights gets them under the layer's name.
+  /// The layers' way to attention. An observer who asks for the weights gets them, and the mask, under the layer's
+  /// name.
   void attend(detail::LayerAttention<T> call, Context& context) const {
     const bool shown = context.observer && context.observer->wants_weights(context.name());
     const Workspace::Frame frame(context.workspace());
@@ -67,7 +69,7 @@ class MaskArgument {
       call.weights = context.workspace().template tensor<T, 4>(extents);
     }
     attend_(mask_, call, context);
-    if (shown) context.observer->weights(context.name(), ObservedTensor(TensorView<const T, 4>(call.weights)));
+    if (shown) show(call, context);
   }
   /// The gradients of attend() with a cache, from that of its out. dq, dk and dv may be columns of one memory.
   void attend_backward(const detail::LayerAttention<T>& call, TensorView<const T, 4> dout,
@@ -101,6 +103,16 @@ class MaskArgument {
   }
 
  private:
+  /// Weights alone don't tell what the mask hides: that of a visible key may be too small for T.
+  void show(const detail::LayerAttention<T>& call, Context& context) const {
+    const AttentionShape shape = detail::check_shapes(call.q.extents(), call.k.extents(), call.v.extents());
+    with_bound_(mask_, shape, [&](const MaskRef& mask) {
+      const auto visible = [&](int b, int h, int q, int k) { return mask.visible(b, h, q, k); };
+      context.observer->mask(context.name(), call.weights.extents(), visible);
+    });
+    context.observer->weights(context.name(), ObservedTensor(TensorView<const T, 4>(call.weights)));
+  }
+
   template <class MaskType>
   static void attend_under(const void* mask, const detail::LayerAttention<T>& call, Context& context) {
     detail::AttentionExtras<T> extras;
@@ -155,6 +167,7 @@ class MaskedLayer {
     Context context;
     return (*this)(x, mask, context);
   }
+  /// forward() where every query sees every key.
   void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const {
     static_cast<const Layer&>(*this).forward(x, NoMask{}, y, context);
   }

@@ -35,8 +35,11 @@ class TrainingTimer {
     return f();
   }
 
+  /// Spent in one phase.
   double seconds(Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
+  /// Seconds spent in all phases.
   double total() const { return seconds_[0] + seconds_[1] + seconds_[2] + seconds_[3]; }
+  /// Starts again at 0.
   void reset() { seconds_ = {}; }
 
   /// One line for people.
@@ -71,7 +74,12 @@ class TrainingTimer {
 /// Remembers the first output that holds a number which is not finite.
 class FiniteObserver final : public Observer {
  public:
+  /// Whether such an output was seen.
   bool found() const { return found_; }
+  /// Which layer's output that was, the number, and where it stands, (b, l, e).
+  const std::string& layer() const { return layer_; }
+  double value() const { return value_; }
+  const Extents<3>& index() const { return index_; }
   /// "layers.1.linear1 (output 9 of the pass), nan at (0, 3, 17) of (2, 8, 64)".
   const std::string& place() const { return place_; }
 
@@ -84,8 +92,11 @@ class FiniteObserver final : public Observer {
         for (Index e = 0; e < value.extent(2); ++e) {
           if (std::isfinite(value(b, l, e))) continue;
           found_ = true;
+          layer_ = name;
+          value_ = value(b, l, e);
+          index_ = {b, l, e};
           place_ = detail::concat(name.empty() ? "a layer without a name" : name, " (output ", outputs_,
-                                  " of the pass), ", value(b, l, e), " at ", Extents<3>{b, l, e}, " of ",
+                                  " of the pass), ", value_, " at ", index_, " of ",
                                   Extents<3>{value.extent(0), value.extent(1), value.extent(2)});
           return;
         }
@@ -96,7 +107,9 @@ class FiniteObserver final : public Observer {
  private:
   bool found_ = false;
   int outputs_ = 0;
-  std::string place_;
+  double value_ = 0;
+  Extents<3> index_{};
+  std::string layer_, place_;
 };
 
 /// Throws ValueError for a loss that is not finite, naming the first layer whose output isn't: `forward` runs once
