@@ -7,6 +7,7 @@
 #include <heed/attention/attention.hpp>
 #include <heed/attention/backward.hpp>
 #include <heed/attention/linear.hpp>
+#include <heed/attention/segmented.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
