@@ -9,6 +9,8 @@
 
 #include <heed/nn/recurrent.hpp>
 
+#include "common/recurrent_instances.hpp"
+
 namespace recurrent_kinds {
 
 inline constexpr const char* kKinds[] = {"rnn", "rnn_relu", "lstm", "gru"};
