@@ -26,6 +26,9 @@ namespace detail {
 inline constexpr int kDecodeQueries = 4;
 /// Keys of a chunk.
 inline constexpr int kDecodeChunk = 512;
+/// Bytes of the keys of a tile. Small, because memory idles while scores become weights: in short turns with products
+/// the processor looks beyond them.
+inline constexpr Index kDecodeTileBytes = 4096;
 
 /// What the query rows of one key head have from a part of the keys: maximum, sum and values.
 template <class A>
@@ -56,6 +59,7 @@ struct DecodePlan {
   Index rows;     // query rows of a key head
   Index batches;  // in which they go
   int chunks;     // of keys
+  int tile_keys;  // in which a chunk goes
   Index pitch;    // of rows of values
   /// Elements of A: what a chunk leaves, what a batch and all batches of a slot need.
   Index part_elements, batch_elements, slot_elements;
@@ -65,6 +69,8 @@ struct DecodePlan {
         rows(Index{s.H / s.G} * s.Lq),
         batches((rows + Rows - 1) / Rows),
         chunks(std::max(1, (s.Lk + kDecodeChunk - 1) / kDecodeChunk)),
+        tile_keys(static_cast<int>(
+            std::clamp<Index>(kDecodeTileBytes / (s.Dk * static_cast<Index>(sizeof(S))), 8, kMaxTileKeys))),
         pitch(whole_registers<A>(s.Dv)),
         part_elements(rows * (pitch + 2)),
         batch_elements(Batch::memory(s.Dk, s.Dv)),
@@ -133,8 +139,8 @@ class Decoder {
     }
     typename Batch::Keys keys;
     const int last = std::min(p_.shape.Lk, (chunk + 1) * kDecodeChunk);
-    for (int k = chunk * kDecodeChunk; k < last; k += kMaxTileKeys) {
-      const int n = std::min(kMaxTileKeys, last - k);
+    for (int k = chunk * kDecodeChunk; k < last; k += plan_.tile_keys) {
+      const int n = std::min(plan_.tile_keys, last - k);
       StoredRows<S> k_rows{}, v_rows{};
       for (Index i = 0; i < plan_.batches; ++i) {
         batches[i].list_keys(p_, b, k, n, keys);

@@ -353,10 +353,18 @@ namespace detail {
 /// Vec<float>::size values of a 16-bit type as float.
 HEED_ALWAYS_INLINE Vec<float> load_float(const bfloat16* from) {
   using V = Vec<float>;
+#if defined(EIGEN_VECTORIZE_AVX512)
+  return V(_mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), 16)));
+#elif defined(EIGEN_VECTORIZE_AVX2)
+  return V(_mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))), 16)));
+#else
   typedef std::uint16_t Half __attribute__((vector_size(sizeof(V::Packet) / 2)));
   Half h;
   std::memcpy(&h, from, sizeof h);
   return V::from_bits(__builtin_convertvector(h, V::Words) << 16);
+#endif
 }
 HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
   using V = Vec<float>;

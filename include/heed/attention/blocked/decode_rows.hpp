@@ -115,7 +115,23 @@ class DecodeRows {
     return V::load(lanes);
   }
 
-  /// scores[r·Rows + i] = <query i, listed key r>. The values of the same keys are prefetched meanwhile.
+  /// The lanes of <query 0, row> over its first `whole` elements. Unrolled, because the processor waits for memory the
+  /// better the more rows its window holds.
+  HEED_ALWAYS_INLINE V dot_product(const S* row, Index whole) const {
+    constexpr int N = 4;
+    V dot(A(0));
+    Index d = 0;
+    for (; d + N * width <= whole; d += N * width) {
+      unroll<N>([&](auto j) HEED_ALWAYS_INLINE_LAMBDA {
+        dot = fma(load(row + d + j * width), V::load(queries_ + d + j * width), dot);
+      });
+    }
+    for (; d < whole; d += width) dot = fma(load(row + d), V::load(queries_ + d), dot);
+    return dot;
+  }
+
+  /// scores[r·Rows + i] = <query i, listed key r>. With several rows, arithmetic fills the processor's window, so that
+  /// values of the same keys are asked for meanwhile; with one row it reaches them by itself.
   HEED_NOINLINE void score(const Keys& keys, const StoredRows<S>& k, const StoredRows<S>& v, A* scores) const {
     const Index pitch = whole_registers<A>(k.width), whole = k.width / width * width, rest = k.width - whole;
     constexpr int N = step * Rows;
@@ -124,14 +140,12 @@ class DecodeRows {
       for (int i = 0; i < step; ++i) {
         const int key = keys.key[std::min(r + i, keys.count - 1)];
         row[i] = k.row(key);
-        prefetch(v.row(key), v.width);
+        if constexpr (Rows > 1) prefetch(v.row(key), v.width);
       }
       V dot[N];
       unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { dot[i] = V(A(0)); });
       if constexpr (Rows == 1) {  // row after row, as the memory streams
-        unroll<step>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-          for (Index d = 0; d < whole; d += width) dot[i] = fma(load(row[i] + d), V::load(queries_ + d), dot[i]);
-        });
+        for (int i = 0; i < step; ++i) dot[i] = dot_product(row[i], whole);
       } else {
         for (Index d = 0; d < whole; d += width) {
           V x[Rows];
@@ -282,6 +296,11 @@ class DecodeRows {
     const auto whole = [](const S* from) HEED_ALWAYS_INLINE_LAMBDA { return load(from); };
     const StoredRows<S> next{k.row(keys.key[keys.count - 1] + 1), k.pitch, k.width, 0};
     Index d = 0;
+    if constexpr (Rows == 1) {  // whole rows, as the memory streams
+      for (; d + 2 * columns * width <= v.width; d += 2 * columns * width) {
+        add_columns<2 * columns>(keys, v, scores, d, next, whole);
+      }
+    }
     for (; d + columns * width <= v.width; d += columns * width) {
       add_columns<columns>(keys, v, scores, d, next, whole);
     }
