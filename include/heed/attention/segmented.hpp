@@ -53,8 +53,8 @@ struct SegmentedAttentionOptions {
 /// pooling. What has no data is not wanted.
 template <class T>
 struct SegmentedAttentionGradients {
-  TensorView<T, 4> dq, dk, dv;
-  TensorView<T, 2> dpooling = {};
+  TensorView<T, 4> dq, dk, dv;     ///< without data when not wanted
+  TensorView<T, 2> dpooling = {};  ///< without data when not wanted
 };
 
 /// √L, where S keys and L/S summaries are fewest together, up to the next multiple of 16.

@@ -53,6 +53,7 @@ struct DiagnosticOptions {
   double proportional = 0.9;
 };
 
+/// What can be out of the ordinary; DiagnosticOptions tells from where on.
 enum class FindingKind { NearlyUniform, AttentionSink, Saturated, NoVisibleKey, NotFinite, ProportionalProjections };
 
 /// "nearly_uniform" and so on.
@@ -62,12 +63,13 @@ inline std::string_view to_string(FindingKind kind) {
   return names[static_cast<std::size_t>(kind)];
 }
 
+/// One thing that is out of the ordinary.
 struct Finding {
-  FindingKind kind;
+  FindingKind kind;  ///< what it is
   std::string layer;
   /// -1 where it is about the whole layer.
   Index head = -1;
-  double value = 0;
+  double value = 0;  ///< the number that is out of the ordinary
   /// What was found, and what to look at.
   std::string text;
 };
@@ -91,15 +93,15 @@ struct HeadStatistics {
 /// Cosines of the query, key and value weights of one layer. NaN where the shapes differ.
 struct ProjectionCosines {
   std::string layer;
-  double query_key, query_value, key_value;
+  double query_key, query_value, key_value;  ///< of the two weights as vectors
 };
 
 /// What diagnose() found.
 struct Diagnosis {
-  std::vector<Finding> findings;
-  std::vector<HeadStatistics> heads;
-  std::vector<ProjectionCosines> projections;
-  std::vector<OutputStatistics> outputs;
+  std::vector<Finding> findings;               ///< what is out of the ordinary
+  std::vector<HeadStatistics> heads;           ///< of all heads that were recorded
+  std::vector<ProjectionCosines> projections;  ///< of all attention layers of the model, where it was given
+  std::vector<OutputStatistics> outputs;       ///< of all outputs that were recorded
 
   /// A report for people: the findings, then the numbers of each head.
   std::string text() const;

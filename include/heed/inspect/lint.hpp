@@ -40,6 +40,7 @@ struct MaskExpectation {
   bool may_hide_more = false;
 };
 
+/// The mistakes that lint() knows.
 enum class MaskMistake {
   PolaritySwapped,    ///< hides what it should show
   Transposed,         ///< queries and keys are exchanged
@@ -61,8 +62,9 @@ inline std::string_view to_string(MaskMistake mistake) {
   return names[static_cast<std::size_t>(mistake)];
 }
 
+/// A mistake in a mask.
 struct MaskFinding {
-  MaskMistake mistake;
+  MaskMistake mistake;  ///< which one
   /// What is seen, with the first pair that shows it.
   std::string text;
   /// What to write instead.

@@ -48,8 +48,8 @@ struct RecordedAttention {
 /// The numbers of one layer's output. All but the count of those that are not finite leave these out.
 struct OutputStatistics {
   std::string layer;
-  Index size = 0, not_finite = 0;
-  double smallest = 0, largest = 0, mean = 0;
+  Index size = 0, not_finite = 0;              ///< how many numbers
+  double smallest = 0, largest = 0, mean = 0;  ///< of the finite ones
   /// The standard deviation.
   double deviation = 0;
 };
@@ -58,6 +58,7 @@ struct OutputStatistics {
 /// latest call, and the first number that is not finite. One thread at a time uses it, as it does a Context.
 class Recorder final : public Observer {
  public:
+  /// Everything, unless the options name less.
   explicit Recorder(RecorderOptions options = {}) : options_(std::move(options)) {}
 
   void output(std::string_view name, const ObservedTensor& value) override {
@@ -88,6 +89,7 @@ class Recorder final : public Observer {
 
   /// What was recorded, in the order in which the layers first ran.
   const std::vector<RecordedAttention>& attention() const { return attention_; }
+  /// The outputs, in the same order.
   const std::vector<OutputStatistics>& outputs() const { return outputs_; }
   /// The first output that was not finite: found(), layer(), value(), index(), place().
   const FiniteObserver& finite() const { return finite_; }

@@ -98,6 +98,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   };
 
   const RecurrentOptions& options() const { return options_; }
+  /// 2 where there is a pass from the end, else 1.
   int directions() const { return options_.bidirectional ? 2 : 1; }
   Index output_width(Index) const { return directions() * options_.hidden; }
   /// (S, B, hidden), the extents of a state for B sequences.

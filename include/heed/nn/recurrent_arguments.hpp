@@ -24,6 +24,7 @@ struct RecurrentOptions {
   double dropout = 0;          ///< probability that an element between two layers is dropped, while context.training
 };
 
+/// What an RNN squashes its states with.
 enum class Nonlinearity { Tanh, ReLU };
 
 struct RNNOptions {

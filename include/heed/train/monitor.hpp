@@ -76,9 +76,11 @@ class FiniteObserver final : public Observer {
  public:
   /// Whether such an output was seen.
   bool found() const { return found_; }
-  /// Which layer's output that was, the number, and where it stands, (b, l, e).
+  /// Which layer's output that was.
   const std::string& layer() const { return layer_; }
+  /// The number itself.
   double value() const { return value_; }
+  /// Where it stands in the output, (b, l, e).
   const Extents<3>& index() const { return index_; }
   /// "layers.1.linear1 (output 9 of the pass), nan at (0, 3, 17) of (2, 8, 64)".
   const std::string& place() const { return place_; }
