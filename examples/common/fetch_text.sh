@@ -35,51 +35,17 @@ dfc684d4f857fa938268f9ab9c5567b64bd0691251eca959644adeabe6287a4d  pride_and_prej
     ;;
 esac
 
-say() { printf '%s\n' "fetch_text.sh: $*" >&2; }
-unavailable() {
-  say "$*"
-  exit 3
-}
-
-if [ -n "${HEED_CACHE_DIR:-}" ]; then
-  cache=$HEED_CACHE_DIR
-elif [ -n "${XDG_CACHE_HOME:-}" ]; then
-  cache=$XDG_CACHE_HOME/heed
-elif [ -n "${HOME:-}" ]; then
-  cache=$HOME/.cache/heed
-else
-  unavailable "none of HEED_CACHE_DIR, XDG_CACHE_HOME and HOME is set, so there is no place to keep the text"
-fi
-texts=$cache/$name
-
-command -v cmake >/dev/null 2>&1 || unavailable "cmake is needed (it checks the text) but was not found"
-
-intact() { # whether directory $1 holds exactly the text that is expected
-  [ -d "$1" ] && [ "$(cd "$1" && cmake -E sha256sum ./*.txt 2>/dev/null | sed 's|  \./|  |')" = "$checksums" ]
-}
-
-if intact "$texts"; then
-  printf '%s\n' "$texts"
-  exit 0
-fi
+script=fetch_text.sh
+. "$here/fetch.sh"
 
 for tool in apt-get dpkg-deb gzip python3; do
   command -v $tool >/dev/null 2>&1 || unavailable "$tool is needed to fetch the text but was not found"
 done
 
-mkdir -p "$cache" 2>/dev/null || unavailable "cannot create the cache directory $cache"
-work=
-clean_up() { [ -z "$work" ] || rm -rf "$work"; }
-trap clean_up EXIT
-trap 'exit 129' HUP
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-# Beside its final place, so that the last step is one atomic rename inside a file system.
-work=$(mktemp -d "$cache/.$name.XXXXXX" 2>/dev/null) || unavailable "cannot write to the cache directory $cache"
+make_work
 mkdir "$work/$name" "$work/unpacked"
 
-say "fetching the text (Debian package $package, once) into $texts"
+say "fetching the text (Debian package $package, once) into $kept"
 if ! (cd "$work" && apt-get download -o Acquire::Retries=2 -o Acquire::http::Timeout=20 "$package" >apt.log 2>&1); then
   reason=$(grep '^E:' "$work/apt.log" | tail -n 1 | cut -c 1-300)
   say "apt-get could not fetch $package: ${reason:-no reason given}"
@@ -90,12 +56,4 @@ dpkg-deb -x "$work"/*.deb "$work/unpacked" 2>/dev/null ||
   unavailable "cannot unpack $package in $cache (is the disk full?)"
 python3 "$here/extract_text.py" "$name" "$work/unpacked" "$work/$name" ||
   unavailable "the package $package does not hold the text in the expected form; it was thrown away"
-intact "$work/$name" || unavailable "the unpacked text does not have the expected SHA-256; it was thrown away"
-
-# A directory that failed the check above is moved out of the way first. If another call has put an intact one there
-# meanwhile, the rename onto it fails and that one serves as well.
-[ ! -e "$texts" ] || intact "$texts" || mv "$texts" "$work/damaged" 2>/dev/null ||
-  unavailable "cannot replace the damaged text in $texts"
-[ -e "$texts" ] || mv "$work/$name" "$cache/" 2>/dev/null || :
-intact "$texts" || unavailable "cannot move the text to $texts"
-printf '%s\n' "$texts"
+keep "$work/$name"
