@@ -85,7 +85,7 @@ void expect_same_bits(const Answer<double>& a, const Answer<double>& b) {
 }
 
 double phi(FeatureMap map, double x) {
-  if (map == FeatureMap::ReLU) return std::max(x, 0.0);
+  if (map == FeatureMap::Relu) return std::max(x, 0.0);
   return x > 0 ? x + 1 : std::exp(x);
 }
 
@@ -126,7 +126,7 @@ struct Lengths {
 
   std::vector<LinearAttentionOptions> options() const {
     std::vector<LinearAttentionOptions> all;
-    for (const FeatureMap map : {FeatureMap::EluPlusOne, FeatureMap::ReLU}) {
+    for (const FeatureMap map : {FeatureMap::EluPlusOne, FeatureMap::Relu}) {
       for (const bool causal : {false, true}) {
         all.push_back({map, causal});
         all.push_back({map, causal, Padding(begin, end)});
@@ -137,7 +137,7 @@ struct Lengths {
   }
 };
 std::string text(const LinearAttentionOptions& options) {
-  return std::string(options.feature_map == FeatureMap::ReLU ? "ReLU" : "elu + 1") +
+  return std::string(options.feature_map == FeatureMap::Relu ? "ReLU" : "elu + 1") +
          (options.causal ? ", causal" : ", full") + (options.padding ? ", padded" : "");
 }
 
@@ -153,7 +153,7 @@ TEST(LinearAttention, ByHand) {
   EXPECT_DOUBLE_EQ(causal(1, 0), 4);
   // phi(q) = 0, 3: the first query sees nothing. phi(k) = 0, 1.
   q(1, 0) = 3;
-  const auto relu = heed::linear_attention(q, k, v, {.feature_map = FeatureMap::ReLU});
+  const auto relu = heed::linear_attention(q, k, v, {.feature_map = FeatureMap::Relu});
   EXPECT_EQ(relu(0, 0), 0);
   EXPECT_DOUBLE_EQ(relu(1, 0), 5);
 }
@@ -234,7 +234,7 @@ TEST(LinearAttention, StaysWithinTheErrorBudget) {
   const int L = 16384 * effort(10) / 10;
   const Inputs<float> in({1, 1, 1, L, L, 16, 9}, 5);
   const Inputs<double> wide(in);
-  for (const FeatureMap map : {FeatureMap::EluPlusOne, FeatureMap::ReLU}) {
+  for (const FeatureMap map : {FeatureMap::EluPlusOne, FeatureMap::Relu}) {
     for (const bool causal : {false, true}) {
       const LinearAttentionOptions options{map, causal};
       SCOPED_TRACE(text(options));
@@ -363,12 +363,12 @@ TEST(LinearAttention, LaterPositionsHaveNoEffectAndVisibleOnesShow) {
 
 TEST(LinearAttention, QueriesThatSeeNothing) {
   // ReLU of negative queries, and elu + 1 of so negative ones that nothing is left.
-  for (const FeatureMap map : {FeatureMap::ReLU, FeatureMap::EluPlusOne}) {
+  for (const FeatureMap map : {FeatureMap::Relu, FeatureMap::EluPlusOne}) {
     for (const Path path : {Path::Reference, Path::Automatic}) {
       for (const bool causal : {false, true}) {
         Inputs<double> in({1, 1, 1, 80, 80, 2, 2}, 11);
         for_each_element(in.q.view(),
-                         [&](double& x) { x = map == FeatureMap::ReLU ? -1 : -heed::detail::infinity<double>(); });
+                         [&](double& x) { x = map == FeatureMap::Relu ? -1 : -heed::detail::infinity<double>(); });
         for_each_element(in.dout.view(), [](double& x) { x = std::numeric_limits<double>::quiet_NaN(); });
         in.v(0, 0, 70, 1) = std::numeric_limits<double>::quiet_NaN();
         const Answer<double> a = answer(in, {map, causal}, path);

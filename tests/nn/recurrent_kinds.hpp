@@ -19,7 +19,7 @@ template <class T>
 heed::Recurrent<T> make(std::string_view kind, const heed::RecurrentOptions& o) {
   if (kind == "lstm") return heed::LSTM<T>(o);
   if (kind == "gru") return heed::GRU<T>(o);
-  const auto nonlinearity = kind == "rnn_relu" ? heed::Nonlinearity::ReLU : heed::Nonlinearity::Tanh;
+  const auto nonlinearity = kind == "rnn_relu" ? heed::Nonlinearity::Relu : heed::Nonlinearity::Tanh;
   return heed::RNN<T>({o.in, o.hidden, o.layers, o.bidirectional, o.bias, o.dropout, nonlinearity});
 }
 

@@ -20,7 +20,7 @@ HEED_NAMESPACE_BEGIN
 /// What makes queries and keys positive, number by number.
 enum class FeatureMap {
   EluPlusOne,  ///< x + 1 above 0, e^x below (Katharopoulos et al., 2020)
-  ReLU         ///< max(x, 0); a query whose numbers are all negative sees nothing
+  Relu         ///< max(x, 0); a query whose numbers are all negative sees nothing
 };
 
 /// What changes the result of linear attention besides its arguments.
@@ -49,13 +49,13 @@ inline bool is_real_query(const std::optional<Padding>& padding, int b, int q) {
 template <class A>
 A feature(FeatureMap map, A x) {
   using std::exp;
-  if (map == FeatureMap::ReLU) return x <= A(0) ? A(0) : x;
+  if (map == FeatureMap::Relu) return x <= A(0) ? A(0) : x;
   return x > A(0) ? x + A(1) : exp(x);
 }
 /// phi'(x), from phi(x).
 template <class A>
 A feature_slope(FeatureMap map, A phi) {
-  if (map == FeatureMap::ReLU) return phi == A(0) ? A(0) : A(1);
+  if (map == FeatureMap::Relu) return phi == A(0) ? A(0) : A(1);
   return phi > A(1) ? A(1) : phi;
 }
 

@@ -21,7 +21,7 @@ namespace detail {
 /// phi of n numbers next to each other, in place.
 template <class A>
 HEED_NOINLINE void apply_features(FeatureMap map, A* values, Index n) {
-  if (map == FeatureMap::ReLU) return activate(Activation::ReLU, values, n);
+  if (map == FeatureMap::Relu) return activate(Activation::ReLU, values, n);
   for_each_register(values, n, []<int N>(Vec<A>(&x)[N]) {
     const Vec<A> zero = A(0), one = A(1), high = kLog2E<A>;
     // log2(e) in two parts: e^x is summed up over many keys, and the product's rounding would show.

@@ -25,7 +25,7 @@ struct RecurrentOptions {
 };
 
 /// What an RNN squashes its states with.
-enum class Nonlinearity { Tanh, ReLU };
+enum class Nonlinearity { Tanh, Relu };
 
 struct RNNOptions {
   Index in;                    ///< E, width of x
