@@ -128,7 +128,7 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
                                  extras.row_max,
                                  extras.row_sum,
                                  MaskRef(bound),
-                                 options.scale ? A(*options.scale) : A(1 / std::sqrt(static_cast<double>(shape.Dk))),
+                                 scale_of<A>(options, shape.Dk),
                                  options.sinks,
                                  dropout,
                                  DropoutPattern(context.seed, stream, dropout)};

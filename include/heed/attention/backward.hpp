@@ -15,7 +15,6 @@
 ///
 /// All throw ShapeError for extents that don't fit and ValueError for outputs that overlap inputs, like the forward.
 
-#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -68,6 +67,35 @@ class AttentionCache {
 
 namespace detail {
 
+/// q, k and v of a call.
+template <class T>
+struct AttentionInputs {
+  TensorView<const T, 4> q, k, v;
+};
+
+/// What the kernels take, for a mask that is bound to the shape.
+template <class T>
+AttentionBackwardCall<T> backward_call(const AttentionShape& shape, const AttentionInputs<T>& in,
+                                       TensorView<const T, 4> out, TensorView<const T, 4> dout,
+                                       const AttentionGradients<T>& to, const MaskRef& mask,
+                                       const AttentionOptions& options, const AttentionCache<T>& cache) {
+  return {{shape,
+           in.q,
+           in.k,
+           in.v,
+           {},
+           cache.maximum(),
+           cache.sum(),
+           mask,
+           scale_of<accumulate_t<T>>(options, shape.Dk),
+           options.sinks,
+           cache.dropout(),
+           cache.dropped()},
+          out,
+          dout,
+          to};
+}
+
 template <class T, Mask MaskType, Modifier ModifierType>
 void run_attention_backward(const AttentionGradients<T>& to, TensorView<const T, 4> dout, TensorView<const T, 4> out,
                             TensorView<const T, 4> q, TensorView<const T, 4> k, TensorView<const T, 4> v,
@@ -102,21 +130,8 @@ void run_attention_backward(const AttentionGradients<T>& to, TensorView<const T,
 
   const auto bound_mask = bind(mask, s);
   const auto bound_modifier = bind(modifier, s);
-  const AttentionBackwardCall<T> call{{s,
-                                       q,
-                                       k,
-                                       v,
-                                       {},
-                                       cache.maximum(),
-                                       cache.sum(),
-                                       MaskRef(bound_mask),
-                                       options.scale ? A(*options.scale) : A(1 / std::sqrt(static_cast<double>(s.Dk))),
-                                       options.sinks,
-                                       cache.dropout(),
-                                       cache.dropped()},
-                                      out,
-                                      dout,
-                                      to};
+  const AttentionBackwardCall<T> call =
+      backward_call<T>(s, {q, k, v}, out, dout, to, MaskRef(bound_mask), options, cache);
 
   if constexpr (std::is_same_v<A, T> && has_blocked_v<A>) {
     if constexpr (GivesDerivative<std::remove_cvref_t<decltype(bound_modifier)>, Vec<A>>::value) {

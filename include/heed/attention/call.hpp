@@ -4,6 +4,7 @@
 /// @file
 /// One attention call as data: what the entry has checked and the paths compute from.
 
+#include <cmath>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -40,6 +41,12 @@ namespace detail {
 /// Whether the fast paths compute in A.
 template <class A>
 inline constexpr bool has_blocked_v = std::is_same_v<A, float> || std::is_same_v<A, double>;
+
+/// The factor of the scores.
+template <class A>
+A scale_of(const AttentionOptions& options, int Dk) {
+  return static_cast<A>(options.scale.value_or(1 / std::sqrt(static_cast<double>(Dk))));
+}
 
 /// q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv); the mask is bound to the shape.
 /// row_max and row_sum (B, H, Lq), both or neither: the maximum of the scores of a row, sinks included, and the sum of

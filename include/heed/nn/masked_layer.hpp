@@ -77,24 +77,8 @@ class MaskArgument {
     const AttentionShape shape = detail::check_shapes(call.q.extents(), call.k.extents(), call.v.extents());
     // The mask is known by its functions alone: the backward is compiled once for all masks, by those who train.
     with_bound_(mask_, shape, [&](const MaskRef& mask) {
-      using A = accumulate_t<T>;
-      const AttentionCache<T>& cache = *call.cache;
-      const double scale = call.options.scale.value_or(1 / std::sqrt(static_cast<double>(shape.Dk)));
-      const detail::AttentionBackwardCall<T> backward{{shape,
-                                                       call.q,
-                                                       call.k,
-                                                       call.v,
-                                                       {},
-                                                       cache.maximum(),
-                                                       cache.sum(),
-                                                       mask,
-                                                       static_cast<A>(scale),
-                                                       call.options.sinks,
-                                                       cache.dropout(),
-                                                       cache.dropped()},
-                                                      call.out,
-                                                      dout,
-                                                      gradients};
+      const detail::AttentionBackwardCall<T> backward = detail::backward_call<T>(
+          shape, {call.q, call.k, call.v}, call.out, dout, gradients, mask, call.options, *call.cache);
       if (context.path == Path::Reference)
         detail::reference_backward(backward, NoModifier{}, context.workspace());
       else
