@@ -15,7 +15,29 @@ namespace examples {
 
 namespace {
 
-bool is_drawn(const Curve::Point& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
+// Where a value stands on an axis; not a number where it has no place.
+double place_of(double value, Scale scale) {
+  if (scale == Scale::Linear) return value;
+  if (value <= 0) return std::numeric_limits<double>::quiet_NaN();
+  return scale == Scale::Log2 ? std::log2(value) : std::log10(value);
+}
+double value_at(double place, Scale scale) {
+  if (scale == Scale::Linear) return place;
+  return scale == Scale::Log2 ? std::exp2(place) : std::pow(10, place);
+}
+
+// What is drawn, in places: points that have none are left out.
+std::vector<Curve> placed(const std::vector<Curve>& curves, const Axes& axes) {
+  std::vector<Curve> result;
+  for (const Curve& curve : curves) {
+    result.push_back({curve.name, {}});
+    for (const Curve::Point& point : curve.points) {
+      const Curve::Point place{place_of(point.x, axes.x), place_of(point.y, axes.y)};
+      if (std::isfinite(place.x) && std::isfinite(place.y)) result.back().points.push_back(place);
+    }
+  }
+  return result;
+}
 
 std::string number(const char* format, double value) {
   char text[64];
@@ -39,7 +61,6 @@ struct Frame {
   explicit Frame(const std::vector<Curve>& curves) {
     for (const Curve& curve : curves) {
       for (const Curve::Point& point : curve.points) {
-        if (!is_drawn(point)) continue;
         left = std::min(left, point.x);
         right = std::max(right, point.x);
         low = std::min(low, point.y);
@@ -53,6 +74,44 @@ struct Frame {
   double across(double x) const { return (x - left) / (right - left); }  // 0 at the left, 1 at the right
   double down(double y) const { return (high - y) / (high - low); }      // 0 at the top, 1 at the bottom
 };
+
+// Places between low and high for grid lines, at round values.
+std::vector<double> ticks(double low, double high, Scale scale) {
+  std::vector<double> places;
+  const auto add = [&](double place) {
+    if (low - 1e-9 <= place && place <= high + 1e-9) places.push_back(place);
+  };
+  if (scale == Scale::Linear || high - low < 1) {  // within one power, the round values themselves
+    const double first = value_at(low, scale), last = value_at(high, scale), step = round_step(last - first, 4);
+    // Counted, since sums of a step are not round: 0 would be 1e-17.
+    for (double i = std::ceil(first / step - 1e-9); i * step <= last + 1e-9 * step; ++i) add(place_of(i * step, scale));
+    return places;
+  }
+  const double step = std::max(1.0, std::ceil((high - low) / 8));
+  for (double place = std::ceil(low - 1e-9); place <= high + 1e-9; place += step) {
+    add(place);
+    if (scale == Scale::Log10 && high - low < 3) {
+      add(place + std::log10(2.0));
+      add(place + std::log10(5.0));
+    }
+  }
+  return places;
+}
+
+// Where the names of the curves begin: in lines, as many in each as find room.
+std::vector<Curve::Point> legend_places(const std::vector<Curve>& curves, double left, double top, double width,
+                                        double line_height) {
+  constexpr double letter = 7.2, gap = 22;  // about what a letter takes, and between two names
+  std::vector<Curve::Point> places;
+  Curve::Point next{left, top};
+  for (const Curve& curve : curves) {
+    const double room = letter * static_cast<double>(curve.name.size());
+    if (next.x > left && next.x + room > left + width) next = {left, next.y + line_height};
+    places.push_back(next);
+    next.x += room + gap;
+  }
+  return places;
+}
 
 std::string escape(std::string_view text) {
   std::string escaped;
@@ -80,8 +139,9 @@ std::vector<Curve::Point> group_means(const std::vector<double>& values, std::si
   return points;
 }
 
-std::string draw_curves(const std::vector<Curve>& curves, std::size_t width, std::size_t height) {
+std::string draw_curves(const std::vector<Curve>& values, std::size_t width, std::size_t height, const Axes& axes) {
   constexpr std::string_view marks = ".o+x";
+  const std::vector<Curve> curves = placed(values, axes);
   const Frame frame(curves);
   if (frame.empty()) return {};
   std::vector<std::string> rows(height, std::string(width, ' '));
@@ -94,7 +154,6 @@ std::string draw_curves(const std::vector<Curve>& curves, std::size_t width, std
     };
     const Curve::Point* before = nullptr;
     for (const Curve::Point& point : curves[c].points) {
-      if (!is_drawn(point)) continue;
       const std::size_t column = cell(frame.across(point.x), width);
       const std::size_t first = before ? std::min(column, cell(frame.across(before->x), width) + 1) : column;
       for (std::size_t at = first; at <= column; ++at) {
@@ -113,59 +172,73 @@ std::string draw_curves(const std::vector<Curve>& curves, std::size_t width, std
   for (std::size_t r = 0; r < height; ++r) {
     const bool labelled = r % 3 == 0 || r + 1 == height;
     const double y = frame.high - static_cast<double>(r) / static_cast<double>(height - 1) * (frame.high - frame.low);
-    text += labelled ? number("%8.3f |", y) : std::string(8, ' ') + " |";
+    const char* format = axes.y == Scale::Linear ? "%8.3f |" : "%8.3g |";
+    text += labelled ? number(format, value_at(y, axes.y)) : std::string(8, ' ') + " |";
     rows[r].erase(rows[r].find_last_not_of(' ') + 1);
     text += rows[r] + "\n";
   }
-  const std::string left = number("%g", frame.left), right = number("%g", frame.right);
+  const std::string left = number("%g", value_at(frame.left, axes.x));
+  const std::string right = number("%g", value_at(frame.right, axes.x));
   const std::size_t gap = width > left.size() + right.size() ? width - left.size() - right.size() : 1;
   text += std::string(9, ' ') + "+" + std::string(width, '-') + "\n";
   text += std::string(10, ' ') + left + std::string(gap, ' ') + right + "\n";
   return text + std::string(10, ' ') + legend + "\n";
 }
 
-std::string curves_svg(const std::vector<Curve>& curves, const std::string& title, const std::string& x_label,
-                       const std::string& y_label) {
-  constexpr std::array<std::string_view, 6> colours{"#1f6feb", "#d1570c", "#2d8a4e", "#8250df", "#b5267b", "#57606a"};
-  constexpr double left = 60, top = 40, width = 560, height = 300;
+std::string curves_svg(const std::vector<Curve>& values, const std::string& title, const std::string& x_label,
+                       const std::string& y_label, const Axes& axes) {
+  // Of about the same contrast on white and on black.
+  constexpr std::array<std::string_view, 6> colours{"#2f7fe6", "#d9661f", "#2f9e58", "#9062e8", "#d0418f", "#77808a"};
+  constexpr double left = 60, width = 560, height = 300, line_height = 18;
+  constexpr std::size_t most_dots = 16;  // points of a curve that are worth a dot each
+  const std::vector<Curve> curves = placed(values, axes);
   const Frame frame(curves);
-  std::string svg =
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 400\" width=\"640\" height=\"400\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"640\" height=\"400\" fill=\"#ffffff\"/>\n";
+  const std::vector<Curve::Point> entries = legend_places(curves, left, 42, width, line_height);
+  const double top = entries.empty() ? 40 : entries.back().y + line_height;
+  const std::string total = number("%.0f", top + height + 60), middle = number("%.0f", top + height / 2);
+  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 640 " + total +
+                    "\" width=\"640\" height=\"" + total +
+                    "\" "
+                    "font-family=\"sans-serif\" font-size=\"12\" class=\"curves\">\n<style>.curves .paper{fill:#ffffff}"
+                    ".curves .ink{fill:#1f2328}.curves .grid{stroke:#d8dee4}@media(prefers-color-scheme:dark){"
+                    ".curves .paper{fill:#12161c}.curves .ink{fill:#e3e8ee}.curves .grid{stroke:#343b44}}</style>\n"
+                    "<rect width=\"640\" height=\"" +
+                    total + "\" class=\"paper\"/>\n";
   const auto put_text = [&](double x, double y, std::string_view anchor, std::string_view text,
-                            std::string_view more = "") {
+                            std::string_view more = " class=\"ink\"") {
     svg.append("<text x=\"").append(number("%.1f", x)).append("\" y=\"").append(number("%.1f", y));
     svg.append("\" text-anchor=\"").append(anchor).append("\"").append(more).append(">");
     svg.append(escape(text)).append("</text>\n");
   };
-  put_text(left, 22, "start", title, " font-size=\"15\"");
-  put_text(left + width / 2, 390, "middle", x_label);
-  put_text(16, top + height / 2, "middle", y_label, " transform=\"rotate(-90 16 190)\"");
+  put_text(left, 22, "start", title, " class=\"ink\" font-size=\"15\"");
+  put_text(left + width / 2, top + height + 46, "middle", x_label);
+  put_text(16, top + height / 2, "middle", y_label, " class=\"ink\" transform=\"rotate(-90 16 " + middle + ")\"");
   if (!frame.empty()) {
     const auto x_of = [&](double x) { return left + frame.across(x) * width; };
     const auto y_of = [&](double y) { return top + frame.down(y) * height; };
     const auto line = [&](double x1, double y1, double x2, double y2) {
       svg += "<path d=\"M" + number("%.1f", x1) + " " + number("%.1f", y1) + "L" + number("%.1f", x2) + " " +
-             number("%.1f", y2) + "\" stroke=\"#dddddd\"/>\n";
+             number("%.1f", y2) + "\" class=\"grid\"/>\n";
     };
-    const double y_step = round_step(frame.high - frame.low, 4), x_step = round_step(frame.right - frame.left, 4);
-    for (double y = std::ceil(frame.low / y_step) * y_step; y <= frame.high; y += y_step) {
+    for (const double y : ticks(frame.low, frame.high, axes.y)) {
       line(left, y_of(y), left + width, y_of(y));
-      put_text(left - 6, y_of(y) + 4, "end", number("%.4g", y));
+      put_text(left - 6, y_of(y) + 4, "end", number("%.4g", value_at(y, axes.y)));
     }
-    for (double x = std::ceil(frame.left / x_step) * x_step; x <= frame.right; x += x_step) {
+    for (const double x : ticks(frame.left, frame.right, axes.x)) {
       line(x_of(x), top, x_of(x), top + height);
-      put_text(x_of(x), top + height + 18, "middle", number("%.6g", x));
+      put_text(x_of(x), top + height + 18, "middle", number("%.6g", value_at(x, axes.x)));
     }
     for (std::size_t c = 0; c < curves.size(); ++c) {
       const std::string colour(colours[c % colours.size()]);
       std::string points;
       for (const Curve::Point& point : curves[c].points) {
-        if (is_drawn(point)) points += number("%.1f,", x_of(point.x)) + number("%.1f ", y_of(point.y));
+        points += number("%.1f,", x_of(point.x)) + number("%.1f ", y_of(point.y));
+        if (curves[c].points.size() > most_dots) continue;
+        svg += "<circle cx=\"" + number("%.1f", x_of(point.x)) + "\" cy=\"" + number("%.1f", y_of(point.y)) +
+               "\" r=\"2.5\" fill=\"" + colour + "\"/>\n";
       }
       svg += "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" + colour + "\" points=\"" + points + "\"/>\n";
-      put_text(left + width - 8, top + 18 + 16 * static_cast<double>(c), "end", curves[c].name,
-               " fill=\"" + colour + "\"");
+      put_text(entries[c].x, entries[c].y, "start", curves[c].name, " fill=\"" + colour + "\" font-weight=\"600\"");
     }
   }
   return svg + "</svg>\n";
