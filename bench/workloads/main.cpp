@@ -41,6 +41,7 @@ std::vector<NamedWorkload> all_workloads() {
   const auto add = [&](std::vector<NamedWorkload> more) {
     std::move(more.begin(), more.end(), std::back_inserter(all));
   };
+  add(long_sequence_workloads());
   add(training_workloads());
   add(layer_workloads());
   add(recurrent_workloads());
@@ -164,7 +165,7 @@ void print_header(const Settings& settings) {
                    "heed, %s, %d thread%s; the best slices of each row over those of multiply-adds (%% peak) and of"
                    " plain reading (%% read)\n",
                    heed::isa(), settings.threads, settings.threads > 1 ? "s" : "")
-            << format("%-20s %-24s %10s %10s %8s %7s %6s %7s %9s %9s\n", "workload", "shape", "ms", "best ms",
+            << format("%-24s %-24s %10s %10s %8s %7s %6s %7s %9s %9s\n", "workload", "shape", "ms", "best ms",
                       "GFLOP/s", "% peak", "GB/s", "% read", "cpu share", "counted");
 }
 
@@ -174,7 +175,7 @@ void print_row(const NamedWorkload& w, const Result& r) {
     memory = format("%6.1f %7.1f", 1e-9 * w.bytes / r.best_seconds, 100 * w.bytes / r.best_seconds / r.read_bandwidth);
   }
   const std::string counted = format("%d/%d", r.counted, r.slices);
-  std::cout << format("%-20s %-24s %10.4f %10.4f %8.1f %7.1f %s %9.3f %9s", w.name.c_str(), w.shape.c_str(),
+  std::cout << format("%-24s %-24s %10.4f %10.4f %8.1f %7.1f %s %9.3f %9s", w.name.c_str(), w.shape.c_str(),
                       1e3 * r.median_seconds, 1e3 * r.best_seconds, 1e-9 * w.flops / r.best_seconds,
                       100 * w.flops / r.best_seconds / r.peak_flops, memory.c_str(), r.share, counted.c_str())
             << std::endl;
@@ -231,7 +232,7 @@ void run(const Settings& settings) {
   if (settings.save.empty() && !settings.list && !settings.json) print_header(settings);
   for (const NamedWorkload& w : selected) {
     if (settings.list) {
-      std::cout << format("%-20s %s\n", w.name.c_str(), w.shape.c_str());
+      std::cout << format("%-24s %s\n", w.name.c_str(), w.shape.c_str());
       continue;
     }
     try_workload(w, [&] {

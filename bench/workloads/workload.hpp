@@ -37,6 +37,7 @@ struct NamedWorkload {
 };
 
 std::vector<NamedWorkload> attention_workloads();
+std::vector<NamedWorkload> long_sequence_workloads();
 std::vector<NamedWorkload> training_workloads();
 std::vector<NamedWorkload> layer_workloads();
 std::vector<NamedWorkload> recurrent_workloads();
