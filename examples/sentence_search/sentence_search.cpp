@@ -24,6 +24,7 @@
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/inspect/heatmap.hpp>
+#include <heed/inspect/html.hpp>
 #include <heed/inspect/recorder.hpp>
 
 #include "../common/progress.hpp"
@@ -45,10 +46,12 @@ struct Options {
   std::size_t top = 3;
   std::string by = "paragraph";
   bool full = false;
-  std::string heatmap;
+  std::string heatmap, html;
   std::string sentence;
   int layer = 3;  // whose head 1 links "it" and "she" to what they stand for
   int head = 1;
+
+  bool draws() const { return !heatmap.empty() || !html.empty(); }
 };
 
 // Returns the exit status if there is nothing left to do: help was asked for, or the command line makes no sense.
@@ -68,17 +71,14 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
       ->option_text("UNIT [paragraph]");
   app.add_flag("--full", options.full, "Print passages whole, not their beginnings");
 
-  auto* heatmap =
-      app.add_option("--heatmap", options.heatmap, "Draw what one head attends to, as SVG")->option_text("FILE");
+  app.add_option("--heatmap", options.heatmap, "Draw what one head attends to, as SVG")->option_text("FILE");
+  app.add_option("--html", options.html, "Write a page that shows what all heads attend to")->option_text("FILE");
   app.add_option("--sentence", options.sentence, "The sentence to draw; by default the first query")
-      ->needs(heatmap)
       ->option_text("TEXT");
-  app.add_option("--layer", options.layer, "Whose head to draw")
-      ->needs(heatmap)
+  app.add_option("--layer", options.layer, "Whose head to draw, or to show first")
       ->check(CLI::Range(0, MiniLm::kLayers - 1))
       ->option_text("0-5 [3]");
-  app.add_option("--head", options.head, "Which head to draw")
-      ->needs(heatmap)
+  app.add_option("--head", options.head, "Which head to draw, or to show first")
       ->check(CLI::Range(0, MiniLm::kHeads - 1))
       ->option_text("0-11 [1]");
 
@@ -97,14 +97,18 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   app.callback([&options] {
     const bool reads_stdin = options.embed || options.tokens;
     const bool searches = !options.files.empty();
-    if (reads_stdin && (searches || !options.queries.empty() || !options.heatmap.empty())) {
-      throw CLI::ValidationError("--embed and --tokens read stdin; they go with no files, queries or heat map");
+    if (reads_stdin && (searches || !options.queries.empty() || options.draws())) {
+      throw CLI::ValidationError("--embed and --tokens read stdin; they go with no files, queries or drawings");
     }
-    if (!reads_stdin && !searches && options.heatmap.empty()) {
-      throw CLI::ValidationError("there is nothing to do: give files to search, --embed, --tokens or --heatmap");
+    if (!reads_stdin && !searches && !options.draws()) {
+      throw CLI::ValidationError(
+          "there is nothing to do: give files to search, --embed, --tokens, --heatmap or --html");
     }
-    if (!options.heatmap.empty() && options.sentence.empty() && options.queries.empty()) {
-      throw CLI::ValidationError("--heatmap needs a --sentence or a --query to draw");
+    if (options.draws() && options.sentence.empty() && options.queries.empty()) {
+      throw CLI::ValidationError("--heatmap and --html need a --sentence or a --query to draw");
+    }
+    if (!options.draws() && !options.sentence.empty()) {
+      throw CLI::ValidationError("--sentence is drawn by --heatmap or --html");
     }
   });
 
@@ -147,20 +151,29 @@ void print_embeddings(const WordPiece& tokenizer, const MiniLm& model, heed::Con
   }
 }
 
-void draw_heatmap(const Options& options, const WordPiece& tokenizer, const MiniLm& model, heed::Context& context) {
+// What the heads attend to in one sentence: one of them as a picture, all of them as a page.
+void draw_attention(const Options& options, const WordPiece& tokenizer, const MiniLm& model, heed::Context& context) {
   const std::string& sentence = options.sentence.empty() ? options.queries.front() : options.sentence;
   const std::vector<int> ids = tokenizer.encode(sentence, MiniLm::kMaxLength);
   std::vector<std::string> labels;
   for (const int id : ids) labels.push_back(tokenizer.token(id));
 
-  const std::string layer = MiniLm::attention_name(options.layer);
-  heed::Recorder recorder({.weights = {layer}, .outputs = {}});
+  heed::Recorder recorder;
   context.observer = &recorder;
   model.embed({&ids, 1}, context);
   context.observer = nullptr;
-  heed::save_heatmap(
-      options.heatmap, recorder.of(layer).weights.view()[0][options.head], labels, labels,
-      {.title = "MiniLM, layer " + std::to_string(options.layer) + ", head " + std::to_string(options.head)});
+  if (!options.heatmap.empty()) {
+    heed::save_heatmap(
+        options.heatmap, recorder.of(MiniLm::attention_name(options.layer)).weights.view()[0][options.head], labels,
+        labels, {.title = "MiniLM, layer " + std::to_string(options.layer) + ", head " + std::to_string(options.head)});
+  }
+  if (!options.html.empty()) {
+    heed::save_attention_html(options.html, recorder,
+                              {.title = "MiniLM: " + sentence,
+                               .labels = {{.queries = labels}},
+                               .layer = MiniLm::attention_name(options.layer),
+                               .head = options.head});
+  }
 }
 
 std::vector<Passage> read_passages(const Options& options, const WordPiece& tokenizer) {
@@ -249,7 +262,7 @@ void run(const Options& options) {
   heed::Context context(threads);
 
   if (options.embed) return print_embeddings(tokenizer, model, context);
-  if (!options.heatmap.empty()) draw_heatmap(options, tokenizer, model, context);
+  if (options.draws()) draw_attention(options, tokenizer, model, context);
   if (!passages.empty()) search(options, tokenizer, passages, model, context);
 }
 

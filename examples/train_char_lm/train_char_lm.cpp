@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Trains a small GPT on the characters of a text, and lets it write.
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -13,12 +15,16 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/inspect/html.hpp>
+#include <heed/inspect/recorder.hpp>
 #include <heed/io/safetensors.hpp>
 
 #include "../common/files.hpp"
@@ -44,6 +50,7 @@ struct Options {
   std::string prompt = "And ";
   int sample = 400;
   double temperature = 0.8;
+  std::string html;
 };
 
 // Returns the exit status if there is nothing left to do: help was asked for, or the command line makes no sense.
@@ -88,6 +95,8 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   app.add_option("--prompt", options.prompt, "What the sample begins with")
       ->option_text("TEXT [" + options.prompt + "]");
   add("--temperature", options.temperature, "How bold it is; 0 takes the likeliest character", 0.0, 100.0);
+  app.add_option("--html", options.html, "Write a page that shows what all heads attend to in the sample")
+      ->option_text("FILE");
   app.callback([&options] {
     const Settings& set = options.settings;
     if (!options.resume && set.warmup >= set.steps) {
@@ -168,15 +177,39 @@ int train(Training& training, const Options& options) {
   return training.is_done() ? 0 : interrupt.signal();
 }
 
+// What all heads attend to in the last characters of a sample, as many as the model sees.
+void write_page(const Training& training, const Corpus& corpus, std::vector<int> sample, const Options& options,
+                heed::Context& context) {
+  const std::size_t seen = std::min(sample.size(), static_cast<std::size_t>(training.settings().length));
+  sample.erase(sample.begin(), sample.end() - static_cast<std::ptrdiff_t>(seen));
+  std::vector<std::string> labels;
+  for (const int id : sample) labels.emplace_back(1, corpus.alphabet().decode(id));
+
+  const auto length = static_cast<heed::Index>(seen);
+  heed::Tensor<float, 3> logits(1, length, training.model().options().alphabet);
+  CharLm::Cache cache;
+  heed::Recorder recorder;
+  context.observer = &recorder;
+  training.model().forward({sample.data(), {1, length}}, logits, cache, context);
+  context.observer = nullptr;
+  heed::save_attention_html(options.html, recorder,
+                            {.title = "What the characters attend to", .labels = {{.queries = labels}}});
+}
+
 void write_sample(const Training& training, const Corpus& corpus, const Options& options, heed::Context& context) {
+  std::vector<int> sample = corpus.alphabet().encode(options.prompt);
   std::cout << options.prompt;
-  generate(training.model(), corpus.alphabet().encode(options.prompt),
+  generate(training.model(), sample,
            {.count = options.sample,
             .window = training.settings().length,
             .temperature = options.temperature,
             .seed = training.settings().seed},
-           context, [&](int id) { std::cout << corpus.alphabet().decode(id) << std::flush; });
+           context, [&](int id) {
+             sample.push_back(id);
+             std::cout << corpus.alphabet().decode(id) << std::flush;
+           });
   std::cout << "\n";
+  if (!options.html.empty()) write_page(training, corpus, std::move(sample), options, context);
 }
 
 // The exit status.
@@ -214,7 +247,7 @@ int run(const Options& options) {
                 static_cast<int>(training->steps()), options.checkpoint.c_str());
     return 128 + signal;
   }
-  if (options.sample > 0) write_sample(*training, corpus, options, context);
+  if (options.sample > 0 || !options.html.empty()) write_sample(*training, corpus, options, context);
   return 0;
 }
 

@@ -14,6 +14,7 @@
 #include <heed/core/tensor.hpp>
 #include <heed/inspect/diagnostics.hpp>
 #include <heed/inspect/heatmap.hpp>
+#include <heed/inspect/html.hpp>
 #include <heed/inspect/lint.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/basic.hpp>

@@ -81,6 +81,12 @@ class JsonWriter {
   }
   JsonWriter& value(const char* text) { return value(std::string_view(text)); }
   JsonWriter& value(const std::string& text) { return value(std::string_view(text)); }
+  /// What another writer wrote.
+  JsonWriter& raw(std::string_view json) {
+    begin();
+    json_ += json;
+    return *this;
+  }
   /// JSON has no NaN and no infinity: they become null.
   JsonWriter& value(double x, int digits = 6) {
     begin();
