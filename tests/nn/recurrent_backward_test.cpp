@@ -214,6 +214,10 @@ TEST(RecurrentBackward, MistakesAreNamed) {
   EXPECT_NE(value_error({.dh_0 = {y.data(), {1, 2, 2}}}).find("dh_0 shares memory with dy"), std::string::npos);
   EXPECT_EQ(message_of<heed::ValueError>([&] { layer.backward(y, y.view(), cache, context); }),
             "heed::LSTM: dx shares memory with dy; give it memory of its own");
+  LSTM<double> deeper({.in = 2, .hidden = 2, .layers = 2});
+  EXPECT_EQ(message_of<heed::ShapeError>([&] { deeper.backward(y, dx.view(), cache, context); }),
+            "heed::LSTM: the cache holds a forward of 1 layers but there are 2; give it to a forward of this layer "
+            "first");
   layer.pack({.release = true});
   EXPECT_THROW(layer.backward(y, dx.view(), cache, context), heed::ValueError);
 }

@@ -4,14 +4,14 @@
 /// @file
 /// RNN, LSTM and GRU: several layers, both directions, sequences of several lengths, with their gradients through time.
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <heed/core/config.hpp>
@@ -183,6 +183,9 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   /// one that is written overlaps another argument.
   void backward(TensorView<const T, 3> dy, const RecurrentGradients<T>& states, TensorView<T, 3> dx, Cache& cache,
                 Context& context) {
+    HEED_CHECK(cache.layers_.size() == static_cast<std::size_t>(options_.layers), ShapeError, cell_->name,
+               ": the cache holds a forward of ", cache.layers_.size(), " layers but there are ", options_.layers,
+               "; give it to a forward of this layer first");
     detail::check_backward(boundary(), cache.extents_, dy, states, dx);
     const detail::PackedSequences& sequences = cache.sequences_;
     Workspace& workspace = context.workspace();
