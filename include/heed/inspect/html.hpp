@@ -37,12 +37,14 @@ HEED_NAMESPACE_BEGIN
 struct TokenLabels {
   /// Names of the layers they belong to, with '*' for any text: "*.multihead_attn".
   std::string layers = "*";
+  /// One for each query.
   std::vector<std::string> queries;
   /// Without any, the keys are the queries' tokens.
   std::vector<std::string> keys = {};
 };
 
 struct AttentionPageOptions {
+  /// Stands above the page.
   std::string title = "Attention";
   /// Which sample of the batch.
   Index sample = 0;
