@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include <heed/nn/dropout.hpp>
 #include <heed/nn/transformer.hpp>
 
 #include "common/layer_instances.hpp"
@@ -160,13 +162,118 @@ TEST(DecoderBackward, ExactGradientsForAMemoryOfAnotherWidth) {
   }
 }
 
+// Dropout by hand, with a stream for each of its places: weights, what attention adds, hidden units, what they add.
+TEST(EncoderDropout, ActsWherePyTorchHasIt) {
+  constexpr double p = 0.4;
+  for (const Norm norm : {Norm::Pre, Norm::Post}) {
+    EncoderLayer<double> layer({.model = 6, .heads = 2, .feed_forward = 9, .norm = norm, .dropout = p});
+    fill_parameters<double>(layer, 2);
+    const auto x = random_tensor<double, 3>({2, 5, 6});
+    Context context;
+    context.training = true;
+    context.seed = 3;
+    const Tensor<double, 3> y = layer(x, heed::Causal{}, context);
+
+    context.restart_streams();
+    const heed::Dropout<double> dropout({.probability = p});
+    const auto add = [](const Tensor<double, 3>& a, const Tensor<double, 3>& b) {
+      Tensor<double, 3> sum(a.extents());
+      for (Index i = 0; i < sum.size(); ++i) sum.data()[i] = a.data()[i] + b.data()[i];
+      return sum;
+    };
+    const auto attend = [&](const Tensor<double, 3>& in) {
+      return dropout(layer.self_attn()(in, heed::Causal{}, context), context);
+    };
+    const auto feed = [&](const Tensor<double, 3>& in) {
+      Tensor<double, 3> hidden = layer.feed_forward().linear1()(in);
+      for (Index i = 0; i < hidden.size(); ++i) hidden.data()[i] = std::max(hidden.data()[i], 0.0);
+      return dropout(layer.feed_forward().linear2()(dropout(hidden, context)), context);
+    };
+    Tensor<double, 3> expected;
+    if (norm == Norm::Pre) {
+      const auto sum = add(x, attend(layer.norm1()(x)));
+      expected = add(sum, feed(layer.norm2()(sum)));
+    } else {
+      const auto sum = layer.norm1()(add(x, attend(x)));
+      expected = layer.norm2()(add(sum, feed(sum)));
+    }
+    for (Index i = 0; i < y.size(); ++i) EXPECT_NEAR(y.data()[i], expected.data()[i], 1e-12) << i;
+  }
+}
+
+TEST(EncoderDropout, IsOffOutsideTrainingAndRefusesWhatIsNoProbability) {
+  EncoderLayer<double> with({.model = 6, .heads = 2, .dropout = 0.4}), without({.model = 6, .heads = 2});
+  fill_parameters<double>(with, 2);
+  fill_parameters<double>(without, 2);
+  const auto x = random_tensor<double, 3>({2, 5, 6});
+  EXPECT_TRUE(bits_equal(without(x).view(), with(x).view()));
+  EXPECT_THROW(EncoderLayer<float>({.model = 6, .heads = 2, .dropout = 1.5}), heed::ValueError);
+  EXPECT_THROW(DecoderLayer<float>({.model = 6, .heads = 2, .dropout = -0.5}), heed::ValueError);
+  EXPECT_THROW(heed::FeedForward<float>({.model = 6, .dropout = 2}), heed::ValueError);
+}
+
+// What a forward dropped is dropped again in its backward, in every place.
+TEST(EncoderDropout, ExactGradients) {
+  for (const Norm norm : {Norm::Pre, Norm::Post}) {
+    Encoder<double> encoder({.layers = 2,
+                             .layer = {.model = 4,
+                                       .heads = 2,
+                                       .feed_forward = 5,
+                                       .norm = norm,
+                                       .activation = Activation::SiLU,
+                                       .gated = true,
+                                       .dropout = 0.3}});
+    fill_parameters<double>(encoder, 2);
+    auto x = random_tensor<double, 3>({2, 3, 4});
+    const auto dy = random_tensor<double, 3>({2, 3, 4}, 3);
+    Tensor<double, 3> y(x.extents()), dx(x.extents());
+    Context context;
+    context.training = true;
+    Encoder<double>::Cache cache;
+    encoder.forward(x, heed::Causal{}, y, cache, context);
+    encoder.backward(dy, heed::Causal{}, dx, cache, context);
+    const auto loss = [&] {
+      context.restart_streams();
+      encoder.forward(x, heed::Causal{}, y, context);
+      return dot(y, dy);
+    };
+    const auto report = heed::gradcheck(loss, ParameterList<double>(encoder), {{"x", flat(x), flat(dx)}});
+    EXPECT_TRUE(report.passed) << report.text();
+  }
+}
+
+TEST(DecoderDropout, ExactGradients) {
+  for (const Norm norm : {Norm::Pre, Norm::Post}) {
+    DecoderLayer<double> layer(
+        {.model = 4, .heads = 2, .feed_forward = 5, .norm = norm, .activation = Activation::GELU, .dropout = 0.3});
+    fill_parameters<double>(layer, 2);
+    auto x = random_tensor<double, 3>({2, 3, 4}), memory = random_tensor<double, 3>({2, 4, 4}, 2);
+    const auto dy = random_tensor<double, 3>({2, 3, 4}, 3);
+    Tensor<double, 3> y(x.extents()), dx(x.extents()), dmemory(memory.extents());
+    Context context;
+    context.training = true;
+    DecoderLayer<double>::Cache cache;
+    layer.forward(x, memory, heed::Causal{}, heed::NoMask{}, y, cache, context);
+    layer.backward(dy, heed::Causal{}, heed::NoMask{}, dx, dmemory, cache, context);
+    const auto loss = [&] {
+      context.restart_streams();
+      layer.forward(x, memory, heed::Causal{}, heed::NoMask{}, y, context);
+      return dot(y, dy);
+    };
+    const auto report = heed::gradcheck(loss, ParameterList<double>(layer),
+                                        {{"x", flat(x), flat(dx)}, {"memory", flat(memory), flat(dmemory)}});
+    EXPECT_TRUE(report.passed) << report.text();
+  }
+}
+
 TEST(EncoderBackward, AWarmStepAllocatesNothing) {
   for (const bool checkpointing : {false, true}) {
-    Encoder<float> encoder({.layers = 2, .layer = {.model = 16, .heads = 2}});
+    Encoder<float> encoder({.layers = 2, .layer = {.model = 16, .heads = 2, .dropout = 0.1}});
     fill_parameters<float>(encoder, 2);
     const auto x = random_tensor<float, 3>({2, 9, 16}), dy = random_tensor<float, 3>({2, 9, 16}, 2);
     Tensor<float, 3> y(x.extents()), dx(x.extents());
     Context context;
+    context.training = true;
     Encoder<float>::Cache cache;
     cache.checkpointing = checkpointing;
     const auto step = [&] {

@@ -17,6 +17,7 @@
 #include <heed/core/workspace.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/backward.hpp>
+#include <heed/nn/dropout.hpp>
 #include <heed/nn/feed_forward.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
@@ -40,6 +41,7 @@ struct DecoderLayerOptions {
   Index kv_heads = 0;                        ///< G, a divisor of H; 0 stands for H
   std::optional<RotaryOptions> rotary{};     ///< of self-attention; width 0 stands for the width of a head
   Index memory_model = 0;                    ///< width of the memory; 0 stands for E
+  double dropout = 0;                        ///< while context.training: of attention weights, hidden units, a, c and f
 };
 
 namespace detail {
@@ -74,6 +76,7 @@ class MemoryLayer {
 /// reads keys and values from the memory, and f = linear2(activation(linear1(·))):
 ///   Norm::Post  s = norm1(x + a(x)),  t = norm2(s + c(s, memory)),  y = norm3(t + f(t))
 ///   Norm::Pre   s = x + a(norm1(x)),  t = s + c(norm2(s), memory),  y = t + f(norm3(t))
+/// Dropout acts where PyTorch's TransformerDecoderLayer has it.
 /// The self mask is always named: y = layer(x, memory, heed::Causal{}, heed::Padding(memory_lengths)).
 ///
 /// Parameters: self_attn.*, multihead_attn.*, linear1.*, linear2.* (and gate.*), norm1.*, norm2.*, norm3.*.
@@ -88,11 +91,13 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
                          .heads = options.heads,
                          .kv_heads = options.kv_heads,
                          .key_model = options.memory_model,
-                         .bias = options.bias}),
+                         .bias = options.bias,
+                         .dropout = options.dropout}),
         feed_forward_(detail::feed_forward_options(options)),
         norm1_(detail::norm_options(options)),
         norm2_(norm1_.options()),
-        norm3_(norm1_.options()) {}
+        norm3_(norm1_.options()),
+        dropout_({.probability = options.dropout}) {}
 
   /// What backward() needs of a forward: its inputs, borrowed, and what its parts gave and keep.
   struct Cache {
@@ -101,6 +106,7 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
     typename MultiHeadAttention<T>::Cache self_attn, multihead_attn;
     typename FeedForward<T>::Cache feed_forward;
     typename LayerNorm<T>::Cache norm1, norm2, norm3;
+    typename Dropout<T>::Cache dropout1, dropout2, dropout3;
 
     /// Memory held.
     std::size_t bytes() const {
@@ -166,13 +172,13 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
       detail::run_norm<T>(norm2_, "norm2", first, normed, context);
       attend(multihead_attn_, "multihead_attn", normed, memory, memory_mask, first, second, context);
       detail::run_norm<T>(norm3_, "norm3", second, normed, context);
-      feed_forward_.forward_residual(normed, second, y, context);
+      feed(normed, second, y, context);
     } else {
       attend(self_attn_, "self_attn", x, x, self_mask, x, first, context);
       detail::run_norm<T>(norm1_, "norm1", first, first, context);
       attend(multihead_attn_, "multihead_attn", first, memory, memory_mask, first, second, context);
       detail::run_norm<T>(norm2_, "norm2", second, second, context);
-      feed_forward_.forward_residual(second, second, y, context);
+      feed(second, second, y, context);
       detail::run_norm<T>(norm3_, "norm3", y, y, context);
     }
     context.observe(y);
@@ -188,20 +194,20 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
     const auto first = cache.first.template view<3>(e), second = cache.second.template view<3>(e);
     const auto normed1 = cache.normed1.template view<3>(e), normed2 = cache.normed2.template view<3>(e);
     const auto normed3 = cache.normed3.template view<3>(e);
-    auto &self_attn = cache.self_attn, &multihead_attn = cache.multihead_attn;
+    const Part self_attn{cache.self_attn, cache.dropout1}, multihead_attn{cache.multihead_attn, cache.dropout2};
     if (options_.norm == Norm::Pre) {
       detail::run_norm<T>(norm1_, "norm1", x, normed1, cache.norm1, context);
       attend(self_attn_, "self_attn", normed1, normed1, self_mask, x, first, self_attn, context);
       detail::run_norm<T>(norm2_, "norm2", first, normed2, cache.norm2, context);
       attend(multihead_attn_, "multihead_attn", normed2, memory, memory_mask, first, second, multihead_attn, context);
       detail::run_norm<T>(norm3_, "norm3", second, normed3, cache.norm3, context);
-      feed_forward_.forward_residual(normed3, second, y, cache.feed_forward, context);
+      feed(normed3, second, y, cache, context);
     } else {
       attend(self_attn_, "self_attn", x, x, self_mask, x, first, self_attn, context);
       detail::run_norm<T>(norm1_, "norm1", first, normed1, cache.norm1, context);
       attend(multihead_attn_, "multihead_attn", normed1, memory, memory_mask, normed1, second, multihead_attn, context);
       detail::run_norm<T>(norm2_, "norm2", second, normed2, cache.norm2, context);
-      feed_forward_.forward_residual(normed2, normed2, normed3, cache.feed_forward, context);
+      feed(normed2, normed2, normed3, cache, context);
       detail::run_norm<T>(norm3_, "norm3", normed3, y, cache.norm3, context);
     }
     context.observe(y);
@@ -229,20 +235,23 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
     const InputGradient<T> values =
         options.key_model == options.model ? InputGradient<T>{} : InputGradient<T>{memory.dx, memory.dx};
     if (options_.norm == Norm::Pre) {
-      feed_forward_.backward(dy, dnormed, cache.feed_forward, context);
+      feed_forward_.backward(dropped(dy, cache.dropout3, context), dnormed, cache.feed_forward, context);
       norm3_.backward_residual(dnormed, dy, dsecond, cache.norm3, context);
-      multihead_attn_.backward_residual(dsecond, memory_mask, {dnormed}, memory, values, cache.multihead_attn, context);
+      multihead_attn_.backward_residual(dropped(dsecond, cache.dropout2, context), memory_mask, {dnormed}, memory,
+                                        values, cache.multihead_attn, context);
       norm2_.backward_residual(dnormed, dsecond, dfirst, cache.norm2, context);
-      self_attn_.backward(dfirst, self_mask, dnormed, cache.self_attn, context);
+      self_attn_.backward(dropped(dfirst, cache.dropout1, context), self_mask, dnormed, cache.self_attn, context);
       norm1_.backward_residual(dnormed, dfirst, dx, cache.norm1, context);
     } else {
       norm3_.backward(dy, dsecond, cache.norm3, context);
-      feed_forward_.backward_residual(dsecond, dsecond, dnormed, cache.feed_forward, context);
+      feed_forward_.backward_residual(dropped(dsecond, cache.dropout3, context), dsecond, dnormed, cache.feed_forward,
+                                      context);
       norm2_.backward(dnormed, dsecond, cache.norm2, context);
-      multihead_attn_.backward_residual(dsecond, memory_mask, {dnormed, dsecond}, memory, values, cache.multihead_attn,
-                                        context);
+      multihead_attn_.backward_residual(dropped(dsecond, cache.dropout2, context), memory_mask, {dnormed, dsecond},
+                                        memory, values, cache.multihead_attn, context);
       norm1_.backward(dnormed, dfirst, cache.norm1, context);
-      self_attn_.backward_residual(dfirst, self_mask, {dx, dfirst}, {}, {}, cache.self_attn, context);
+      self_attn_.backward_residual(dropped(dfirst, cache.dropout1, context), self_mask, {dx, dfirst}, {}, {},
+                                   cache.self_attn, context);
     }
   }
 
@@ -272,25 +281,55 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
     self.norm3_.visit(detail::join(prefix, "norm3"), f);
   }
 
-  /// sum = residual + attention(x, source).
-  static void attend(const MultiHeadAttention<T>& attention, std::string_view name, const TensorView<const T, 3>& x,
-                     const TensorView<const T, 3>& source, const MaskArgument<T>& mask,
-                     const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum, Context& context) {
+  /// What backward() needs of one attention and its dropout.
+  struct Part {
+    typename MultiHeadAttention<T>::Cache& attention;
+    typename Dropout<T>::Cache& dropout;
+  };
+
+  /// sum = residual + dropout(attention(x, source)).
+  void attend(const MultiHeadAttention<T>& attention, std::string_view name, const TensorView<const T, 3>& x,
+              const TensorView<const T, 3>& source, const MaskArgument<T>& mask,
+              const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum, Context& context) const {
     const Context::Scope scope(context, name);
-    attention.forward_residual(x, source, source, mask, residual, sum, context);
+    detail::add_branch<T>(dropout_, residual, sum, context, [&](const auto& r, const auto& y) {
+      attention.forward_residual(x, source, source, mask, r, y, context);
+    });
   }
-  static void attend(const MultiHeadAttention<T>& attention, std::string_view name, const TensorView<const T, 3>& x,
-                     const TensorView<const T, 3>& source, const MaskArgument<T>& mask,
-                     const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
-                     typename MultiHeadAttention<T>::Cache& cache, Context& context) {
+  void attend(const MultiHeadAttention<T>& attention, std::string_view name, const TensorView<const T, 3>& x,
+              const TensorView<const T, 3>& source, const MaskArgument<T>& mask,
+              const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum, const Part& cache,
+              Context& context) const {
     const Context::Scope scope(context, name);
-    attention.forward_residual(x, source, source, mask, residual, sum, cache, context);
+    detail::add_branch<T>(dropout_, residual, sum, cache.dropout, context, [&](const auto& r, const auto& y) {
+      attention.forward_residual(x, source, source, mask, r, y, cache.attention, context);
+    });
+  }
+
+  /// sum = residual + dropout(feed_forward(x)).
+  void feed(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
+            Context& context) const {
+    detail::add_branch<T>(dropout_, residual, sum, context, [&](const auto& r, const auto& y) {
+      feed_forward_.forward_residual(x, r, y, context);
+    });
+  }
+  void feed(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
+            Cache& cache, Context& context) const {
+    detail::add_branch<T>(dropout_, residual, sum, cache.dropout3, context, [&](const auto& r, const auto& y) {
+      feed_forward_.forward_residual(x, r, y, cache.feed_forward, context);
+    });
+  }
+
+  TensorView<const T, 3> dropped(const TensorView<const T, 3>& dy, const typename Dropout<T>::Cache& cache,
+                                 Context& context) const {
+    return detail::branch_gradient<T>(dropout_, dy, cache, context);
   }
 
   DecoderLayerOptions options_;
   MultiHeadAttention<T> self_attn_, multihead_attn_;
   FeedForward<T> feed_forward_;
   LayerNorm<T> norm1_, norm2_, norm3_;
+  Dropout<T> dropout_;
 };
 
 HEED_NAMESPACE_END

@@ -56,6 +56,14 @@ class Dropout : public detail::UnaryLayer<Dropout<T>> {
   void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
     cache = {x.extents(), run(x, y, context)};
   }
+  /// y = residual + layer(x); y may be x, but not the residual. For blocks: an observer is not shown y.
+  void forward_residual(TensorView<const T, 3> x, TensorView<const T, 3> residual, TensorView<T, 3> y, Cache& cache,
+                        Context& context) const {
+    detail::check_layer_shapes(kName, residual, y, x.extent(2), x.extent(2));
+    detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2), detail::InPlace::Allowed);
+    cache = {x.extents(), draw(context)};
+    drop(x, residual, y, cache.pattern, context);
+  }
 
   /// dx = dy / (1 - probability) where the forward kept an element and 0 elsewhere; dx may be dy, and without data it
   /// is not computed. Throws ShapeError when dy or dx don't fit the forward, ValueError when they overlap without being
@@ -65,7 +73,7 @@ class Dropout : public detail::UnaryLayer<Dropout<T>> {
                cache.extents, " of the forward with this cache");
     if (!dx.data()) return;
     detail::check_layer_shapes(kName, dy, dx, dy.extent(2), dy.extent(2), detail::InPlace::Allowed);
-    drop(dy, dx, cache.pattern, context);
+    drop(dy, {}, dx, cache.pattern, context);
   }
 
  private:
@@ -74,26 +82,34 @@ class Dropout : public detail::UnaryLayer<Dropout<T>> {
   std::optional<DropoutPattern> run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y,
                                     Context& context) const {
     detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2), detail::InPlace::Allowed);
-    std::optional<DropoutPattern> pattern;
-    if (context.training && options_.probability > 0) {
-      pattern.emplace(context.seed, context.next_stream(), options_.probability);
-    }
-    drop(x, y, pattern, context);
+    const std::optional<DropoutPattern> pattern = draw(context);
+    drop(x, {}, y, pattern, context);
     context.observe(y);
     return pattern;
   }
 
-  void drop(const TensorView<const T, 3>& from, const TensorView<T, 3>& to,
+  std::optional<DropoutPattern> draw(Context& context) const {
+    if (!context.training || options_.probability == 0) return {};
+    return DropoutPattern(context.seed, context.next_stream(), options_.probability);
+  }
+
+  /// to = residual + what is kept of `from`; a residual without data counts as 0.
+  void drop(const TensorView<const T, 3>& from, const TensorView<const T, 3>& residual, const TensorView<T, 3>& to,
             const std::optional<DropoutPattern>& pattern, Context& context) const {
     using A = accumulate_t<T>;
     using V = Vec<A>;
     const Index width = from.extent(2);
     const V factor = options_.probability < 1 ? static_cast<A>(1 / (1 - options_.probability)) : A(0);
-    if (!pattern && from.data() == to.data()) return;
+    if (!pattern && !residual.data() && from.data() == to.data()) return;
     detail::transform_rows(from, to, context, [&](Index b, Index l, const T* x, T* y) {
+      const auto add_residual = [&] {
+        if (!residual.data()) return;
+        const TensorView<const T, 1> row = residual[b][l];
+        for (Index e = 0; e < width; ++e) y[e] = static_cast<T>(static_cast<A>(y[e]) + static_cast<A>(row(e)));
+      };
       if (!pattern) {
-        std::copy_n(x, width, y);
-        return;
+        if (x != y) std::copy_n(x, width, y);
+        return add_residual();
       }
       const std::uint32_t row = pattern->query_word(static_cast<int>(b), 0, static_cast<int>(l));
       // A block of known length becomes vector instructions.
@@ -110,6 +126,7 @@ class Dropout : public detail::UnaryLayer<Dropout<T>> {
           detail::store_lanes<T>(select(mask, kept, V(A(0))), y + e + i, count - i);
         }
       }
+      add_residual();
     });
   }
 

@@ -17,6 +17,7 @@
 #include <heed/core/workspace.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/backward.hpp>
+#include <heed/nn/dropout.hpp>
 #include <heed/nn/feed_forward.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
@@ -39,12 +40,13 @@ struct EncoderLayerOptions {
   bool bias = true;                          ///< in projections and norms
   Index kv_heads = 0;                        ///< G, a divisor of H; 0 stands for H
   std::optional<RotaryOptions> rotary{};     ///< of self-attention; width 0 stands for the width of a head
+  double dropout = 0;                        ///< while context.training: of attention weights, hidden units, and a and f
 };
 
 /// One encoder block; x and y (B, L, E), with a = self_attn and f = linear2(activation(linear1(·))):
 ///   Norm::Post  s = norm1(x + a(x)),  y = norm2(s + f(s))
 ///   Norm::Pre   s = x + a(norm1(x)),  y = s + f(norm2(s))
-/// With heed::Causal it is the block of a decoder-only model. A query that its mask leaves without keys still has its
+/// Dropout acts where PyTorch's TransformerEncoderLayer has it. With heed::Causal it is the block of a decoder-only model. A query that its mask leaves without keys still has its
 /// row, made of itself alone.
 ///
 /// Parameters: self_attn.*, linear1.*, linear2.* (and gate.*), norm1.*, norm2.*.
@@ -59,7 +61,8 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
         self_attn_(detail::self_attention_options(options)),
         feed_forward_(detail::feed_forward_options(options)),
         norm1_(detail::norm_options(options)),
-        norm2_(norm1_.options()) {}
+        norm2_(norm1_.options()),
+        dropout_({.probability = options.dropout}) {}
 
   /// What backward() needs of a forward: its x, borrowed, and what its parts gave and keep.
   struct Cache {
@@ -68,6 +71,7 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
     typename MultiHeadAttention<T>::Cache self_attn;
     typename FeedForward<T>::Cache feed_forward;
     typename LayerNorm<T>::Cache norm1, norm2;
+    typename Dropout<T>::Cache dropout1, dropout2;
 
     /// Memory held.
     std::size_t bytes() const {
@@ -122,11 +126,11 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
       detail::run_norm<T>(norm1_, "norm1", x, normed, context);
       attend(normed, mask, x, sum, context);
       detail::run_norm<T>(norm2_, "norm2", sum, normed, context);
-      feed_forward_.forward_residual(normed, sum, y, context);
+      feed(normed, sum, y, context);
     } else {
       attend(x, mask, x, sum, context);
       detail::run_norm<T>(norm1_, "norm1", sum, sum, context);
-      feed_forward_.forward_residual(sum, sum, y, context);
+      feed(sum, sum, y, context);
       detail::run_norm<T>(norm2_, "norm2", y, y, context);
     }
     context.observe(y);
@@ -143,11 +147,11 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
       detail::run_norm<T>(norm1_, "norm1", x, normed1, cache.norm1, context);
       attend(normed1, mask, x, sum, cache, context);
       detail::run_norm<T>(norm2_, "norm2", sum, normed2, cache.norm2, context);
-      feed_forward_.forward_residual(normed2, sum, y, cache.feed_forward, context);
+      feed(normed2, sum, y, cache, context);
     } else {
       attend(x, mask, x, sum, cache, context);
       detail::run_norm<T>(norm1_, "norm1", sum, normed1, cache.norm1, context);
-      feed_forward_.forward_residual(normed1, normed1, normed2, cache.feed_forward, context);
+      feed(normed1, normed1, normed2, cache, context);
       detail::run_norm<T>(norm2_, "norm2", normed2, y, cache.norm2, context);
     }
     context.observe(y);
@@ -162,15 +166,17 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
     const TensorView<T, 3> dsum = workspace.template tensor<T, 3>(cache.x.extents());
     const TensorView<T, 3> dnormed = workspace.template tensor<T, 3>(cache.x.extents());
     if (options_.norm == Norm::Pre) {
-      feed_forward_.backward(dy, dnormed, cache.feed_forward, context);
+      feed_forward_.backward(dropped(dy, cache.dropout2, context), dnormed, cache.feed_forward, context);
       norm2_.backward_residual(dnormed, dy, dsum, cache.norm2, context);
-      self_attn_.backward(dsum, mask, dnormed, cache.self_attn, context);
+      self_attn_.backward(dropped(dsum, cache.dropout1, context), mask, dnormed, cache.self_attn, context);
       norm1_.backward_residual(dnormed, dsum, dx, cache.norm1, context);
     } else {
       norm2_.backward(dy, dsum, cache.norm2, context);
-      feed_forward_.backward_residual(dsum, dsum, dnormed, cache.feed_forward, context);
+      feed_forward_.backward_residual(dropped(dsum, cache.dropout2, context), dsum, dnormed, cache.feed_forward,
+                                      context);
       norm1_.backward(dnormed, dsum, cache.norm1, context);
-      self_attn_.backward_residual(dsum, mask, {dx, dsum}, {}, {}, cache.self_attn, context);
+      self_attn_.backward_residual(dropped(dsum, cache.dropout1, context), mask, {dx, dsum}, {}, {}, cache.self_attn,
+                                   context);
     }
   }
 
@@ -185,22 +191,46 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
     self.norm2_.visit(detail::join(prefix, "norm2"), f);
   }
 
-  /// sum = residual + self_attn(x).
+  /// sum = residual + dropout(self_attn(x)).
   void attend(const TensorView<const T, 3>& x, const MaskArgument<T>& mask, const TensorView<const T, 3>& residual,
               const TensorView<T, 3>& sum, Context& context) const {
     const Context::Scope scope(context, "self_attn");
-    self_attn_.forward_residual(x, x, x, mask, residual, sum, context);
+    detail::add_branch<T>(dropout_, residual, sum, context, [&](const auto& r, const auto& y) {
+      self_attn_.forward_residual(x, x, x, mask, r, y, context);
+    });
   }
   void attend(const TensorView<const T, 3>& x, const MaskArgument<T>& mask, const TensorView<const T, 3>& residual,
               const TensorView<T, 3>& sum, Cache& cache, Context& context) const {
     const Context::Scope scope(context, "self_attn");
-    self_attn_.forward_residual(x, x, x, mask, residual, sum, cache.self_attn, context);
+    detail::add_branch<T>(dropout_, residual, sum, cache.dropout1, context, [&](const auto& r, const auto& y) {
+      self_attn_.forward_residual(x, x, x, mask, r, y, cache.self_attn, context);
+    });
+  }
+
+  /// sum = residual + dropout(feed_forward(x)).
+  void feed(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
+            Context& context) const {
+    detail::add_branch<T>(dropout_, residual, sum, context, [&](const auto& r, const auto& y) {
+      feed_forward_.forward_residual(x, r, y, context);
+    });
+  }
+  void feed(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
+            Cache& cache, Context& context) const {
+    detail::add_branch<T>(dropout_, residual, sum, cache.dropout2, context, [&](const auto& r, const auto& y) {
+      feed_forward_.forward_residual(x, r, y, cache.feed_forward, context);
+    });
+  }
+
+  TensorView<const T, 3> dropped(const TensorView<const T, 3>& dy, const typename Dropout<T>::Cache& cache,
+                                 Context& context) const {
+    return detail::branch_gradient<T>(dropout_, dy, cache, context);
   }
 
   EncoderLayerOptions options_;
   MultiHeadAttention<T> self_attn_;
   FeedForward<T> feed_forward_;
   LayerNorm<T> norm1_, norm2_;
+  Dropout<T> dropout_;
 };
 
 HEED_NAMESPACE_END

@@ -18,6 +18,7 @@
 #include <heed/nn/activation.hpp>
 #include <heed/nn/activation_backward.hpp>
 #include <heed/nn/backward.hpp>
+#include <heed/nn/dropout.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
 
@@ -29,9 +30,10 @@ struct FeedForwardOptions {
   Activation activation = Activation::ReLU;
   bool gated = false;  ///< multiply by a second, activated projection; with SiLU this is SwiGLU, with GELU GEGLU
   bool bias = true;    ///< in every projection
+  double dropout = 0;  ///< probability that a hidden unit is dropped, in [0, 1]; while context.training only
 };
 
-/// y = linear2(f(linear1(x))), or gated y = linear2(f(gate(x)) ∘ linear1(x)); x and y (B, L, E).
+/// y = linear2(dropout(f(linear1(x)))), or gated y = linear2(dropout(f(gate(x)) ∘ linear1(x))); x and y (B, L, E).
 /// Vaswani et al.: "Attention is all you need", 2017, section 3.3; Shazeer: "GLU variants improve transformer", 2020.
 ///
 /// Parameters: linear1 (F, E), linear2 (E, F) and, where gated, gate (F, E); Llama's files call them up_proj,
@@ -39,11 +41,12 @@ struct FeedForwardOptions {
 template <class T>
 class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
  public:
-  /// Throws ShapeError for a width below 1.
+  /// Throws ShapeError for a width below 1, ValueError for a dropout outside [0, 1].
   explicit FeedForward(const FeedForwardOptions& options)
       : options_(resolved(options)),
         linear1_({.in = options_.model, .out = options_.hidden, .bias = options_.bias}),
-        linear2_({.in = options_.hidden, .out = options_.model, .bias = options_.bias}) {
+        linear2_({.in = options_.hidden, .out = options_.model, .bias = options_.bias}),
+        dropout_({.probability = options_.dropout}) {
     if (options_.gated) gate_.emplace(linear1_.options());
   }
 
@@ -51,6 +54,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
   struct Cache {
     TensorView<const T, 3> x{};
     detail::Buffer<T> hidden, gate, activated;
+    typename Dropout<T>::Cache dropout;
 
     /// Memory held.
     std::size_t bytes() const { return hidden.bytes() + gate.bytes() + activated.bytes(); }
@@ -118,6 +122,10 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
         for (Index e = 0; e < options_.hidden; ++e) row[e] *= factors[e];
       });
     }
+    if (options_.dropout > 0) {
+      const Context::Scope scope(context, "dropout");
+      dropout_.forward(hidden, hidden, context);
+    }
     const Context::Scope scope(context, "linear2");
     linear2_.forward(hidden, {.residual = residual}, y, context);
   }
@@ -151,6 +159,10 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
         detail::activate_copy(options_.activation, hidden.data() + begin, activated.data() + begin, end - begin);
       });
     }
+    if (options_.dropout > 0) {
+      const Context::Scope scope(context, "dropout");
+      dropout_.forward(activated, activated, cache.dropout, context);
+    }
     const Context::Scope scope(context, "linear2");
     linear2_.forward(activated, {.residual = residual}, y, context);
   }
@@ -170,6 +182,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
     const auto hidden = cache.hidden.template view<3>(extents), activated = cache.activated.template view<3>(extents);
     const TensorView<T, 3> dhidden = context.workspace().template tensor<T, 3>(extents);
     linear2_.backward(dy, dhidden, {TensorView<const T, 3>(activated)}, context);
+    if (options_.dropout > 0) dropout_.backward(dhidden, dhidden, cache.dropout, context);
     if (!gate_) {
       detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
         T* d = dhidden.data() + begin;
@@ -219,6 +232,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
   FeedForwardOptions options_;
   Linear<T> linear1_, linear2_;
   std::optional<Linear<T>> gate_;
+  Dropout<T> dropout_;
 };
 
 HEED_NAMESPACE_END

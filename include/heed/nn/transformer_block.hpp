@@ -10,6 +10,8 @@
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/core/workspace.hpp>
+#include <heed/nn/dropout.hpp>
 #include <heed/nn/feed_forward.hpp>
 #include <heed/nn/head_projection.hpp>
 #include <heed/nn/init.hpp>
@@ -29,11 +31,21 @@ namespace detail {
 
 template <class Options>
 MultiHeadAttentionOptions self_attention_options(const Options& o) {
-  return {.model = o.model, .heads = o.heads, .kv_heads = o.kv_heads, .bias = o.bias, .rotary = o.rotary};
+  return {.model = o.model,
+          .heads = o.heads,
+          .kv_heads = o.kv_heads,
+          .bias = o.bias,
+          .dropout = o.dropout,
+          .rotary = o.rotary};
 }
 template <class Options>
 FeedForwardOptions feed_forward_options(const Options& o) {
-  return {.model = o.model, .hidden = o.feed_forward, .activation = o.activation, .gated = o.gated, .bias = o.bias};
+  return {.model = o.model,
+          .hidden = o.feed_forward,
+          .activation = o.activation,
+          .gated = o.gated,
+          .bias = o.bias,
+          .dropout = o.dropout};
 }
 template <class Options>
 LayerNormOptions norm_options(const Options& o) {
@@ -57,6 +69,33 @@ void run_norm(const LayerNorm<T>& norm, std::string_view name, const TensorView<
               const TensorView<T, 3>& y, typename LayerNorm<T>::Cache& cache, Context& context) {
   const Context::Scope scope(context, name);
   norm.forward(x, y, cache, context);
+}
+
+/// y = residual + dropout(f(x)), where branch(r, y) computes y = r + f(x), in one product when nothing is dropped.
+template <class T, class Branch>
+void add_branch(const Dropout<T>& dropout, const TensorView<const T, 3>& residual, const TensorView<T, 3>& y,
+                typename Dropout<T>::Cache& cache, Context& context, Branch&& branch) {
+  cache = {y.extents(), {}};
+  if (!context.training || dropout.options().probability == 0) return branch(residual, y);
+  branch(TensorView<const T, 3>(), y);
+  dropout.forward_residual(y, residual, y, cache, context);
+}
+template <class T, class Branch>
+void add_branch(const Dropout<T>& dropout, const TensorView<const T, 3>& residual, const TensorView<T, 3>& y,
+                Context& context, Branch&& branch) {
+  typename Dropout<T>::Cache cache;
+  add_branch<T>(dropout, residual, y, cache, context, branch);
+}
+
+/// The gradient of the f(x) of such a branch, from that of y: dy itself, or in the workspace where elements were
+/// dropped.
+template <class T>
+TensorView<const T, 3> branch_gradient(const Dropout<T>& dropout, const TensorView<const T, 3>& dy,
+                                       const typename Dropout<T>::Cache& cache, Context& context) {
+  if (!cache.pattern) return dy;
+  const TensorView<T, 3> kept = context.workspace().template tensor<T, 3>(dy.extents());
+  dropout.backward(dy, kept, cache, context);
+  return kept;
 }
 
 }  // namespace detail
