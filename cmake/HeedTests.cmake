@@ -50,9 +50,10 @@ function(heed_add_test_executable name)
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE heed_instances ${arg_LIBRARIES})
   target_precompile_headers(${name} REUSE_FROM heed_instances)
-  if(HEED_SANITIZE)
-    # Starting a program takes longer under a sanitizer than most of its tests, so that a few processes share them. Each
-    # names the test that failed; handle_sigill tells the place of a trap, which undefined behaviour ends in.
+  if(HEED_SANITIZE OR CMAKE_CROSSCOMPILING)
+    # Starting a program under a sanitizer or an emulator takes longer than most of its tests, so that a few processes
+    # share them. Each names the test that failed; handle_sigill tells the place of a trap, which undefined behaviour
+    # ends in.
     set(processes 4)
     foreach(process RANGE 1 ${processes})
       math(EXPR index "${process} - 1")
