@@ -59,7 +59,7 @@ function(heed_add_test_executable name)
       math(EXPR index "${process} - 1")
       set(share GTEST_TOTAL_SHARDS=${processes} GTEST_SHARD_INDEX=${index} ASAN_OPTIONS=handle_sigill=1)
       add_test(NAME ${name}.${process} COMMAND ${name} --gtest_brief=1)
-      set_tests_properties(${name}.${process} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600
+      set_tests_properties(${name}.${process} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 1800
         ENVIRONMENT "${share};${environment}")
     endforeach()
   else()
