@@ -2,7 +2,7 @@
 """Doxygen's input filter: says in the reference what the headers leave unsaid because it is the same everywhere.
 
 - A member of a protocol (of layers, masks, modifiers) without a comment gets the sentence of PROTOCOL.
-- An overload without a comment, right after a function of its name that has one, is marked as an overload.
+- An overload without a comment, right after a function of its name that has one, is told to be one.
 - The namespace detail is left out, but for the bases in PUBLIC_BASES, whose members are part of public classes.
 - What is nobody's business is left out too: macros without a comment, what is protected, and what a Cache holds.
 - Indented lines in a comment are code. Words such as Not and Or, which are classes too, are words.
@@ -151,6 +151,12 @@ def protocol_sentence(declaration):
     return None
 
 
+def overload_sentence(declaration, documented):
+    if "Context& context" in documented and "Context& context" not in declaration:
+        return "The same with a context of its own, which is serial and allocates its memory anew."
+    return "@overload"
+
+
 def with_code(lines):
     """Comments with @code around the lines that stand further in than their text."""
     out = list(lines)
@@ -195,7 +201,7 @@ def filtered(lines):
     hides = False  # the rest of this namespace detail
     protects = False
     comment = ""  # what stands right before
-    last_name = None  # the function that was documented last, with nothing but its overloads since
+    last_name, last_declaration = None, ""  # the function documented last, with nothing but its overloads since
     for number, line in enumerate(with_code(lines)):
         if re.match(r"\s*friend (class )?(detail::)?\w+<.*>;", line):
             line = "\n"  # which Doxygen takes for a member
@@ -216,9 +222,9 @@ def filtered(lines):
                 if sentence:
                     prefix = f"/** {sentence} */ "
                 elif name and name == last_name:
-                    prefix = "/** @overload */ "
+                    prefix = f"/** {overload_sentence(declaration, last_declaration)} */ "
             if comment or prefix:
-                last_name = name
+                last_name, last_declaration = name, declaration
             elif not re.match(r"(public|private|protected)\b|using\b|friend\b", text):
                 last_name = None
             if scopes.kinds[-1:] == ["cache"] and not name and text.endswith(";"):
