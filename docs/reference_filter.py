@@ -252,6 +252,9 @@ def filtered(lines):
         elif not (is_comment and comment):
             comment = ""
         out.append(prefix + shown.rstrip("\n") + suffix)
+    if scopes.kinds or hides or protects:
+        # Doxygen fails on what it does not know: better than names that are silently missing.
+        out.append("/** @file @reference_filter_lost_track_of_the_braces */")
     return out
 
 
