@@ -322,7 +322,7 @@ class LinearChunk {
   }
 
   void write_keys(const LinearBackwardProblem<A>& p, int b, int g, int c, const ChunkKeys& keys, int seen) {
-    const int begin = c * chunk_, end = std::min(begin + chunk_, p_.shape.Lk);
+    const int begin = c * chunk_, end = begin + std::min(chunk_, p_.shape.Lk - begin);
     for (int key = begin; key < end; ++key) {
       const int j = key - keys.first;
       const bool is_seen = j >= 0 && j < keys.count && key < seen;
