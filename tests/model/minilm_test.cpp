@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "sentence_search/minilm.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <Eigen/Core>
@@ -18,7 +20,10 @@
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/parallel.hpp>
+#include <heed/inspect/diagnostics.hpp>
 #include <heed/inspect/recorder.hpp>
+#include <heed/io/safetensors.hpp>
+#include <heed/nn/parameter.hpp>
 
 #include "model/minilm_files.hpp"
 #include "sentence_search/wordpiece.hpp"
@@ -204,6 +209,49 @@ TEST_F(MiniLmTest, ShowsTheWeightsOfAHead) {
     }
   }
   EXPECT_LE((observed - embed({text})).cwiseAbs().maxCoeff(), kTolerance);
+}
+
+// The projections of the attention layers, which MiniLm gives up once it has packed them.
+struct Projections {
+  explicit Projections(const std::filesystem::path& directory) {
+    const auto file = heed::SafeTensors::open((directory / "model.safetensors").string());
+    for (int layer = 0; layer < MiniLm::kLayers; ++layer) {
+      for (const std::string part : {"query", "key", "value"}) {
+        const auto weight =
+            file.read<float, 2>("encoder.layer." + std::to_string(layer) + ".attention.self." + part + ".weight");
+        heed::Parameter<float> parameter(weight.extent(0), weight.extent(1));
+        std::copy_n(weight.data(), weight.size(), parameter.mutable_value().data());
+        parameters.emplace_back(MiniLm::attention_name(layer) + "." + part[0] + "_proj_weight", std::move(parameter));
+      }
+    }
+  }
+  template <class F>
+  void visit(std::string_view, F&& f) const {
+    for (const auto& [name, parameter] : parameters) f(std::string_view(name), parameter);
+  }
+  std::vector<std::pair<std::string, heed::Parameter<float>>> parameters;
+};
+
+TEST_F(MiniLmTest, DiagnosticsAreSilent) {
+  heed::Recorder recorder;
+  heed::Context context;
+  context.observer = &recorder;
+  for (const auto& entry : minilm_golden().at("cases")) {
+    const std::vector<int> text = ids(entry.at("text").get<std::string>());
+    model().embed({&text, 1}, context);
+    const heed::Diagnosis diagnosis = heed::diagnose(recorder);
+    EXPECT_TRUE(diagnosis.findings.empty()) << entry.at("name") << '\n' << diagnosis.text();
+    EXPECT_EQ(diagnosis.heads.size(), static_cast<std::size_t>(MiniLm::kLayers * MiniLm::kHeads));
+  }
+  const Projections projections(minilm_directory());
+  const heed::Diagnosis diagnosis = heed::diagnose(heed::Recorder(), projections);
+  EXPECT_TRUE(diagnosis.findings.empty()) << diagnosis.text();
+  ASSERT_EQ(diagnosis.projections.size(), static_cast<std::size_t>(MiniLm::kLayers));
+  for (const heed::ProjectionCosines& one : diagnosis.projections) {
+    EXPECT_LT(std::abs(one.query_key), 0.5) << one.layer;
+    EXPECT_LT(std::abs(one.query_value), 0.5) << one.layer;
+    EXPECT_LT(std::abs(one.key_value), 0.5) << one.layer;
+  }
 }
 
 TEST_F(MiniLmTest, RefusesIdsThatItHasNoPlaceFor) {

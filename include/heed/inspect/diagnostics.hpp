@@ -31,23 +31,26 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Where the ordinary ends. The defaults leave all heads of trained encoders in peace and catch what is broken.
+/// Where the ordinary ends. The defaults leave trained encoders in peace and catch what is broken.
 struct DiagnosticOptions {
   /// A head is judged by this many queries at least: chance makes a few of them look like anything.
   Index min_rows = 8;
+  /// Share of a layer's heads that must stand out in the same way before that is a finding. Sound models have single
+  /// heads that do: of MiniLM's 12 in a layer, one looks at nothing but its own position, one or two at the first
+  /// token, three at all words alike where the text repeats itself. A fault of the layer takes all of them.
+  double share_of_heads = 0.5;
   /// Mean entropy over log(visible keys) from which a head counts as uniform: it takes the mean of its keys and ignores
-  /// the query. Broad heads of trained models stay below 0.97; scores that are nearly 0 give 0.999.
+  /// the query. Scores that are nearly 0 give 0.999, broad heads of trained models seldom more than 0.97.
   double uniform_entropy = 0.985;
   /// How many of the first keys that a query sees count as the first tokens.
   Index first_tokens = 1;
-  /// Mean weight on them from which a head only dumps its weight there (an attention sink; Xiao et al., 2023). Heads of
-  /// trained models that do so for many queries, but not for nearly all, stay below.
+  /// Mean weight on them from which a head only puts its weight aside there (an attention sink; Xiao et al., 2023).
   double sink_weight = 0.95;
   /// A row whose largest weight is above it is saturated: its softmax passes next to no gradient.
   double saturated_weight = 0.99;
-  /// Share of saturated rows from which a head counts as saturated. Heads that look at the neighbour saturate most of
-  /// their rows and are sound; scores that miss their 1/√Dk saturate all.
-  double saturated_share = 0.98;
+  /// Share of saturated rows from which a head counts as saturated. Heads that look at a neighbour saturate most of
+  /// their rows and are sound; scores that miss their 1/√Dk saturate nearly all.
+  double saturated_share = 0.9;
   /// Absolute cosine of two projections, as vectors of all their numbers, from which they count as proportional.
   /// Independent ones of n numbers have about 1/√n, and trained ones stay below 0.5.
   double proportional = 0.9;
@@ -65,13 +68,15 @@ inline std::string_view to_string(FindingKind kind) {
 
 /// One thing that is out of the ordinary.
 struct Finding {
-  FindingKind kind;  ///< what it is
+  FindingKind kind;
   std::string layer;
-  /// -1 where it is about the whole layer.
-  Index head = -1;
-  double value = 0;  ///< the number that is out of the ordinary
+  /// The heads that it is about; none where it is about the whole layer.
+  std::vector<Index> heads = {};
+  /// The number behind it: of the heads the mean entropy, weight or share; a count of rows; a cosine; what is not
+  /// finite.
+  double value = 0;
   /// What was found, and what to look at.
-  std::string text;
+  std::string text = {};
 };
 
 /// The numbers of one head, over the queries of all samples. NaN where no query counts.
@@ -88,6 +93,8 @@ struct HeadStatistics {
   double first_weight = 0;
   /// Share of rows whose largest weight is above saturated_weight.
   double saturated = 0;
+  /// What it stands out by, if by anything: one of NearlyUniform, AttentionSink, Saturated.
+  std::vector<FindingKind> marks = {};
 };
 
 /// Cosines of the query, key and value weights of one layer. NaN where the shapes differ.
@@ -148,50 +155,68 @@ inline HeadStatistics head_statistics(const RecordedAttention& attention, Index 
   return s;
 }
 
-inline void judge_head(const HeadStatistics& s, const DiagnosticOptions& options, std::vector<Finding>& findings) {
-  if (s.rows < options.min_rows) return;
-  const auto find = [&](FindingKind kind, double value, std::string text) {
-    findings.push_back({kind, s.layer, s.head, value, std::move(text)});
-  };
-  if (s.entropy >= options.uniform_entropy) {
-    find(FindingKind::NearlyUniform, s.entropy,
-         concat("entropy is ", s.entropy,
-                " of log(visible keys): the head takes the mean of its keys, whatever the query; look at the scale, at "
-                "weights that are still near 0, at a learning rate that is too small"));
-  }
-  if (s.first_weight >= options.sink_weight) {
-    find(FindingKind::AttentionSink, s.first_weight,
-         concat(s.first_weight, " of the weight lies on the first ", options.first_tokens,
-                options.first_tokens == 1 ? " key" : " keys",
-                " that a query sees: the head does nothing, or the values there are out of bounds"));
-  }
-  if (s.saturated >= options.saturated_share) {
-    find(FindingKind::Saturated, s.saturated,
-         concat(
-             100 * s.saturated, " % of the rows have a weight above ", options.saturated_weight,
-             ": next to no gradient passes; look at the scale, 1/\u221ADk by default, and at weights that have grown"));
-  }
+/// What a head stands out by, where enough queries tell.
+inline std::vector<FindingKind> marks_of(const HeadStatistics& s, const DiagnosticOptions& options) {
+  std::vector<FindingKind> marks;
+  if (s.rows < options.min_rows) return marks;
+  if (s.entropy >= options.uniform_entropy) marks.push_back(FindingKind::NearlyUniform);
+  if (s.first_weight >= options.sink_weight) marks.push_back(FindingKind::AttentionSink);
+  if (s.saturated >= options.saturated_share) marks.push_back(FindingKind::Saturated);
+  return marks;
 }
 
-inline void judge_layer(const RecordedAttention& attention, const std::vector<HeadStatistics>& heads,
+/// The finding that many heads of a layer have this mark, if they do.
+inline void judge_marks(const std::vector<HeadStatistics>& heads, FindingKind kind, double HeadStatistics::*number,
+                        std::string_view what, std::string_view cause, const DiagnosticOptions& options,
                         std::vector<Finding>& findings) {
+  Finding finding{.kind = kind, .layer = heads.front().layer};
+  Index judged = 0;
+  std::string list;
+  for (const HeadStatistics& s : heads) {
+    judged += s.rows >= options.min_rows;
+    if (std::find(s.marks.begin(), s.marks.end(), kind) == s.marks.end()) continue;
+    finding.heads.push_back(s.head);
+    finding.value += s.*number;
+    list += concat(list.empty() ? "" : ", ", s.head);
+  }
+  const auto count = static_cast<double>(finding.heads.size());
+  if (finding.heads.empty() || count < options.share_of_heads * static_cast<double>(judged)) return;
+  finding.value /= count;
+  finding.text = concat(finding.heads.size(), " of ", heads.size(), " heads (", list, "): ", what, ' ', finding.value,
+                        "; ", cause);
+  findings.push_back(std::move(finding));
+}
+
+inline void judge_layer(const std::vector<HeadStatistics>& heads, const DiagnosticOptions& options,
+                        std::vector<Finding>& findings) {
+  if (heads.empty()) return;
+  judge_marks(heads, FindingKind::NearlyUniform, &HeadStatistics::entropy, "the mean entropy over log(visible keys) is",
+              "they take the mean of their keys, whatever the query: look at the scale, at weights still near 0, at a "
+              "learning rate that is too small",
+              options, findings);
+  judge_marks(heads, FindingKind::AttentionSink, &HeadStatistics::first_weight,
+              "the mean weight on the first keys that a query sees is",
+              "they do nothing, or what stands there is out of bounds", options, findings);
+  judge_marks(heads, FindingKind::Saturated, &HeadStatistics::saturated,
+              concat("the share of rows with a weight above ", options.saturated_weight, " is"),
+              "next to no gradient passes: look at the scale, 1/\u221ADk by default, and at weights that have grown",
+              options, findings);
   Index without = 0, queries = 0, broken = 0;
   for (const HeadStatistics& s : heads) {
     without += s.without_keys;
     broken += s.not_finite;
     queries += s.queries;
   }
-  if (without > 0) {
-    findings.push_back(
-        {FindingKind::NoVisibleKey, attention.layer, -1, static_cast<double>(without),
-         concat(without, " of ", queries,
-                " rows see no key, and attention gives them 0; right for padded queries, else look at the "
-                "mask with heed::lint")});
-  }
-  if (broken > 0) {
-    findings.push_back({FindingKind::NotFinite, attention.layer, -1, static_cast<double>(broken),
-                        concat(broken, " of ", queries, " rows have a weight that is not finite")});
-  }
+  const auto find = [&](FindingKind kind, Index count, std::string_view text) {
+    if (count == 0) return;
+    findings.push_back({.kind = kind,
+                        .layer = heads.front().layer,
+                        .value = static_cast<double>(count),
+                        .text = concat(count, " of ", queries, " rows ", text)});
+  };
+  find(FindingKind::NoVisibleKey, without,
+       "see no key, and attention gives them 0; right for padded queries, else look at the mask with heed::lint");
+  find(FindingKind::NotFinite, broken, "have a weight that is not finite");
 }
 
 /// The rank-2 parameters of a model by name, and what compares those of one attention layer.
@@ -288,7 +313,10 @@ inline void judge_projections(const ProjectionCosines& one, const DiagnosticOpti
                               std::vector<Finding>& findings) {
   const auto judge = [&](double cosine, std::string_view a, std::string_view b) {
     if (!(std::abs(cosine) >= options.proportional)) return;
-    findings.push_back({FindingKind::ProportionalProjections, one.layer, -1, cosine,
+    findings.push_back({FindingKind::ProportionalProjections,
+                        one.layer,
+                        {},
+                        cosine,
                         concat("the ", a, " and ", b, " projections are proportional, cosine ", cosine,
                                ": one was loaded or started from the other")});
   };
@@ -305,16 +333,19 @@ inline Diagnosis diagnose(const Recorder& recorder, const DiagnosticOptions& opt
   Diagnosis diagnosis;
   diagnosis.outputs = recorder.outputs();
   if (recorder.finite().found()) {
-    diagnosis.findings.push_back({FindingKind::NotFinite, recorder.finite().layer(), -1, recorder.finite().value(),
+    diagnosis.findings.push_back({FindingKind::NotFinite,
+                                  recorder.finite().layer(),
+                                  {},
+                                  recorder.finite().value(),
                                   detail::concat("the first output that is not finite: ", recorder.finite().place())});
   }
   for (const RecordedAttention& attention : recorder.attention()) {
     std::vector<HeadStatistics> heads;
     for (Index h = 0; h < attention.weights.extent(1); ++h) {
       heads.push_back(detail::head_statistics(attention, h, options));
-      detail::judge_head(heads.back(), options, diagnosis.findings);
+      heads.back().marks = detail::marks_of(heads.back(), options);
     }
-    detail::judge_layer(attention, heads, diagnosis.findings);
+    detail::judge_layer(heads, options, diagnosis.findings);
     diagnosis.heads.insert(diagnosis.heads.end(), heads.begin(), heads.end());
   }
   return diagnosis;
@@ -342,9 +373,7 @@ inline std::string Diagnosis::text() const {
   std::string report =
       findings.empty() ? "no findings\n" : concat(findings.size(), findings.size() == 1 ? " finding\n" : " findings\n");
   for (const Finding& f : findings) {
-    report += concat("  ", to_string(f.kind), ": ", f.layer.empty() ? "the model" : f.layer);
-    if (f.head >= 0) report += concat(", head ", f.head);
-    report += concat(": ", f.text, '\n');
+    report += concat("  ", to_string(f.kind), ": ", f.layer.empty() ? "the model" : f.layer, ": ", f.text, '\n');
   }
   std::string_view layer;
   for (const HeadStatistics& s : heads) {
@@ -361,6 +390,7 @@ inline std::string Diagnosis::text() const {
     column(s.entropy, 9);
     column(s.first_weight, 11);
     column(s.saturated, 11);
+    for (const FindingKind mark : s.marks) report += concat("  ", to_string(mark));
     report += '\n';
   }
   return report;
@@ -370,15 +400,18 @@ inline std::string Diagnosis::json() const {
   detail::JsonWriter json;
   json.open('{').key("findings").open('[');
   for (const Finding& f : findings) {
-    json.open('{').key("kind").value(to_string(f.kind)).key("layer").value(f.layer).key("head");
-    json.value(f.head).key("value").value(f.value).key("text").value(f.text).close('}');
+    json.open('{').key("kind").value(to_string(f.kind)).key("layer").value(f.layer).key("heads").open('[');
+    for (const Index head : f.heads) json.value(head);
+    json.close(']').key("value").value(f.value).key("text").value(f.text).close('}');
   }
   json.close(']').key("heads").open('[');
   for (const HeadStatistics& s : heads) {
     json.open('{').key("layer").value(s.layer).key("head").value(s.head).key("queries").value(s.queries);
     json.key("without_keys").value(s.without_keys).key("not_finite").value(s.not_finite).key("rows").value(s.rows);
     json.key("entropy").value(s.entropy).key("first_weight").value(s.first_weight);
-    json.key("saturated").value(s.saturated).close('}');
+    json.key("saturated").value(s.saturated).key("marks").open('[');
+    for (const FindingKind mark : s.marks) json.value(to_string(mark));
+    json.close(']').close('}');
   }
   json.close(']').key("projections").open('[');
   for (const ProjectionCosines& one : projections) {
