@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The guide and the reference, as HTML: the target heed_docs. It fails on any warning.
 
-if(NOT DOXYGEN_FOUND)
-  find_package(Doxygen 1.9.4 REQUIRED)
-endif()
+find_package(Doxygen 1.9.4 REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 set(heed_docs_directory ${CMAKE_CURRENT_BINARY_DIR}/docs)

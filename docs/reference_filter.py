@@ -28,6 +28,7 @@ PROTOCOL = [
     (r"^struct (\w+)Options \{", "What {0} is made with."),
     (r"^struct (\w+)Options : ", "What {0} is made with."),
     (r"^(\w+) \w+ = \1::", "One of {0}."),
+    (r"^(\w+Kind) kind;", "One of {0}."),
     # Masks and modifiers.
     (r"\bKeyRange range\(", "The keys that query q of head h of sample b may see lie in this range."),
     (r"\bbool visible\(", "Whether key k, which lies in the range, is visible to query q of head h of sample b."),
