@@ -13,9 +13,12 @@
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/inspect/diagnostics.hpp>
+#include <heed/inspect/grid.hpp>
 #include <heed/inspect/heatmap.hpp>
 #include <heed/inspect/html.hpp>
 #include <heed/inspect/lint.hpp>
+#include <heed/inspect/png.hpp>
+#include <heed/inspect/recorder.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/dense.hpp>

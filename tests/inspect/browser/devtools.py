@@ -109,8 +109,13 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=pathlib.Path(path).resolve().as_uri())
-        self.wait_for("document.documentElement?.dataset.ready === 'yes'")
+        self.show(path)
+        self.wait_for("document.documentElement.dataset.ready === 'yes'")
+
+    def show(self, path):
+        url = pathlib.Path(path).resolve().as_uri()
+        self.call("Page.navigate", url=url)
+        self.wait_for(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
     def wait_for(self, condition):
         deadline = time.monotonic() + self.timeout

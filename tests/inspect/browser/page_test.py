@@ -285,6 +285,15 @@ class PageTest(unittest.TestCase):
         self.assertAlmostEqual(sum(0 if w.startswith("below") else float(w) for w in weights[:101]), 1, delta=0.1)
         self.assertLessEqual(self.browser.evaluate("document.documentElement.scrollWidth - innerWidth"), 0)
 
+    def test_grids_are_svg(self):
+        for name in ("large.svg", "special.svg"):
+            self.browser.show(pathlib.Path(self.directory.name) / name)
+            self.assertEqual(self.browser.evaluate("document.documentElement.tagName"), "svg")
+            self.assertEqual(self.count("parsererror"), 0)
+            wide, page = self.browser.evaluate(
+                "[document.documentElement.getBBox().width, document.documentElement.width.baseVal.value]")
+            self.assertLessEqual(wide, page)
+
     def test_light_and_dark(self):
         for dark in (False, True):
             self.open("cross.html", dark=dark)

@@ -11,7 +11,9 @@
 
 #include <heed/core/context.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/inspect/grid.hpp>
 #include <heed/inspect/html.hpp>
+#include <heed/inspect/png.hpp>
 #include <heed/inspect/recorder.hpp>
 
 namespace {
@@ -83,6 +85,8 @@ void write(const std::string& path) {
       Layer{"layers." + std::to_string(l) + ".self_attn", 12, 128, 128, true, 1, l}.show(recorder);
     std::vector<std::string> tokens;
     for (int i = 0; i < 128; ++i) tokens.push_back("token" + std::to_string(i));
+    heed::save_attention_grid(path + "/large.svg", recorder, {.title = "12 < 13 layers"});
+    heed::save_attention_grid_png(path + "/large.png", recorder);
     heed::save_attention_html(path + "/large.html", recorder,
                               {.title = "12 layers of 12 heads", .labels = {{.queries = tokens}}});
   }
@@ -105,6 +109,8 @@ void write(const std::string& path) {
     recorder.mask("a", weights.extents(), [](int, int, int q, int k) { return q == 0 ? k < 2 : q == 2 && k == 2; });
     recorder.weights("a", heed::TensorView<const double, 4>(weights.view()));
     heed::save_attention_html(path + "/special.html", recorder);
+    heed::save_attention_grid(path + "/special.svg", recorder);
+    heed::save_heatmap_png(path + "/special.png", recorder.of("a"), 0, {.cell = 10});
   }
 }
 

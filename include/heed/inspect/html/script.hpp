@@ -126,7 +126,7 @@ inline constexpr std::string_view kPageScript = R"js(
         const at = q * columns + k;
         if (!isVisible(head, at)) continue;
         const to = line + Math.floor(k * w / columns), value = weightAt(head, at) / scale;
-        if (!(best[to] >= value)) best[to] = value;
+        if (!(best[to] >= value) && !Number.isNaN(best[to])) best[to] = value;
       }
     }
     const cells = make("canvas", { width: w, height: h }), pen = cells.getContext("2d");
