@@ -120,10 +120,11 @@ void measure(article::Report& report) {
                        report.expect("difference with learned positions", learned, article::at_least(0.05));
   const bool linear = report.expect("largest error of the rotation", error, article::at_most(1e-9));
   const bool bounded = report.expect("largest |PE|", bound, article::at_most(1));
-  report.verdict(unordered && ordered && linear && bounded,
-                 "without positions the outputs differ by " + article::format("%.1g", none) + ", with them by " +
-                     article::format("%.2g", sinusoidal) + "; the rotation is exact to " +
-                     article::format("%.1g", error));
+  report.verdict(
+      unordered && ordered && linear && bounded,
+      article::format("without positions the outputs differ by %.1g, with them by %.2g; the rotation is exact to "
+                      "%.1g",
+                      {none, sinusoidal, error}));
 }
 
 }  // namespace

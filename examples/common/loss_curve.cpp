@@ -140,7 +140,7 @@ std::vector<Curve::Point> group_means(const std::vector<double>& values, std::si
 }
 
 std::string draw_curves(const std::vector<Curve>& values, std::size_t width, std::size_t height, const Axes& axes) {
-  constexpr std::string_view marks = ".o+x";
+  constexpr std::string_view marks = ".o+x*#";
   const std::vector<Curve> curves = placed(values, axes);
   const Frame frame(curves);
   if (frame.empty()) return {};

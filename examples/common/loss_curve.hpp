@@ -26,7 +26,7 @@ struct Axes {
 // line that can be read.
 std::vector<Curve::Point> group_means(const std::vector<double>& values, std::size_t group);
 
-// Lines of text, each with its end, in which curve 0 is drawn with '.', 1 with 'o', 2 with '+', 3 with 'x', and then
+// Lines of text, each with its end, in which the curves are drawn with the marks . o + x * # in turn, and then
 // over again. Later curves lie over earlier ones. Empty without points.
 std::string draw_curves(const std::vector<Curve>& curves, std::size_t width = 64, std::size_t height = 12,
                         const Axes& axes = {});

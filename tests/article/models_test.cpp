@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -183,6 +184,12 @@ TEST(ArticleReport, TellsWhatWasFoundAndWhetherItWasExpected) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(run(0.5), 1);
   EXPECT_NE(testing::internal::GetCapturedStdout().find("NOT EXPECTED: the value"), std::string::npos);
+}
+
+TEST(ArticleReport, FormatsSeveralNumbers) {
+  EXPECT_EQ(article::format("%.1f of %g %% are %.0e", {1.25, 30, 1e-9}), "1.2 of 30 % are 1e-09");
+  EXPECT_EQ(article::format("none", {}), "none");
+  EXPECT_THROW(article::format("%g %g", {1}), std::logic_error);
 }
 
 TEST(ArticleReport, SkipsWhereSomethingIsMissing) {

@@ -164,6 +164,23 @@ std::string format(const char* format, double value) {
   return text;
 }
 
+std::string format(std::string_view text, std::initializer_list<double> values) {
+  std::string result;
+  const double* next = values.begin();
+  while (!text.empty()) {
+    const std::size_t percent = std::min(text.find('%'), text.size());
+    result += text.substr(0, percent);
+    text.remove_prefix(percent);
+    if (text.empty()) break;
+    const bool is_place = text.substr(0, 2) != "%%";
+    const std::size_t size = is_place ? std::min(text.find_first_of("efg"), text.size() - 1) + 1 : 2;
+    if (is_place && next == values.end()) throw std::logic_error("format: there are fewer numbers than places");
+    result += is_place ? format(std::string(text.substr(0, size)).c_str(), *next++) : "%";
+    text.remove_prefix(size);
+  }
+  return result;
+}
+
 std::string Table::text() const {
   std::vector<std::size_t> widths;
   for (const std::string& column : columns_) widths.push_back(width_of(column));

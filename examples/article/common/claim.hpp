@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <list>
 #include <stdexcept>
@@ -25,6 +26,9 @@ struct Claim {
 
 // printf with one number.
 std::string format(const char* format, double value);
+
+// The same with one after the other: format("%.1f of %.0f", {1.5, 2}).
+std::string format(std::string_view text, std::initializer_list<double> values);
 
 // What a measurement may be.
 struct Range {
