@@ -144,7 +144,7 @@ code, .source { font-family: ui-monospace, monospace; font-size: .85em; color: v
 a { color: inherit; }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .92rem; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; }
-caption { text-align: left; font-weight: 600; padding-bottom: .3rem; }
+caption { text-align: left; white-space: nowrap; font-weight: 600; padding-bottom: .3rem; }
 th, td { text-align: left; padding: .28rem .9rem .28rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; color: var(--soft); }
 td.number, th.number { text-align: right; }
@@ -253,13 +253,13 @@ std::string Report::text_of(const Claim& claim) const {
     text += std::string(check.range.contains(check.value) ? "as expected" : "NOT EXPECTED") + ": " + check.what +
             " = " + format("%.4g", check.value) + " (" + article::text_of(check.range) + ")\n";
   }
-  return text + wrapped(std::string("\nThe claim ") + word_of(verdict_) + ": " + key_figure_);
+  return text + "\n" + claim.name + ": the claim " + word_of(verdict_) + ": " + key_figure_ + "\n";
 }
 
 std::string Report::html_of(const Claim& claim) const {
   std::string html = summary_row(claim, class_of(verdict_), word_of(verdict_), key_figure_);
   html += "<section id=\"" + claim.name + "\" class=\"" + class_of(verdict_) + "\">\n<h2>" + escape(claim.claim) +
-          "</h2>\n<p><span class=\"verdict\">The claim " + word_of(verdict_) + ".</span> " + escape(key_figure_) +
+          "</h2>\n<p><span class=\"verdict\">The claim " + word_of(verdict_) + ":</span> " + escape(key_figure_) +
           "<br><span class=\"source\">examples/article/" + claim.name + ".cpp" +
           (quick_ ? " --quick: reduced settings" : "") + "</span></p>\n";
   for (const auto& part : parts_) {
@@ -324,7 +324,7 @@ int run(int argc, char** argv, const Claim& claim, const std::function<void(Repo
     write_file(page, report.html_of(claim));
     const std::vector<std::string> pictures = report.pictures();
     for (std::size_t i = 0; i < pictures.size(); ++i) write_file(directory / picture_file(claim.name, i), pictures[i]);
-    std::printf("%s\n", report.text_of(claim).c_str());
+    std::fputs(report.text_of(claim).c_str(), stdout);
     return report.as_expected() ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: %s\n", claim.name.c_str(), error.what());
