@@ -103,6 +103,13 @@ class Scopes:
             if re.match(r"\s*(class|struct|union)\b", head) and "(" not in head.split(":")[0].replace("R(A...)", ""):
                 return "cache" if re.match(r"\s*struct Cache\b", head) else "class"
         return "code"
+
+    def innermost(self):
+        return self.kinds[-1] if self.kinds else None
+
+    def in_detail(self):
+        return "detail" in self.kinds
+
     def declares(self):
         """Whether a line that starts here starts a declaration of a namespace or a class."""
         return "code" not in self.kinds and self.parentheses == 0 and not self.statement.strip()
@@ -137,10 +144,6 @@ def declaration_at(lines, start):
         if re.search(r"[;{]", text):
             break
     return text.strip()
-
-
-def ends_with_backslash(lines, number):
-    return number >= 0 and lines[number].rstrip().endswith("\\")
 
 
 def protocol_sentence(declaration):
@@ -193,70 +196,95 @@ def members_apart(line, comment):
         return line
     indent, kind, names, trailing = match.groups()
     text = trailing or comment
-    return indent + " ".join(f"{kind} {name}; /**< {text} */" for name in names.split(", ")) + "\n"
+    return indent + " ".join(f"{kind} {name}; /**< {text} */" for name in names.split(", "))
 
 
-def filtered(lines):
-    scopes = Scopes()
-    out = []
-    hides = False  # the rest of this namespace detail
-    protects = False
-    comment = ""  # what stands right before
-    last_name, last_declaration = None, ""  # the function documented last, with nothing but its overloads since
-    for number, line in enumerate(with_code(lines)):
+class Header:
+    """Goes through the lines of a header, which come in order."""
+
+    def __init__(self, lines):
+        self.lines = lines
+        self.scopes = Scopes()
+        self.comment = ""  # what stands right before
+        self.name, self.declaration = None, ""  # documented last, with nothing but overloads of it since
+        self.hides_detail = False  # the rest of this namespace
+        self.hides_protected = False  # the rest of this part of a class
+        self.hides_macro = False  # the lines that go on with it
+
+    def filtered(self, number, line):
         if re.match(r"\s*friend (class )?(detail::)?\w+<.*>;", line):
-            line = "\n"  # which Doxygen takes for a member
+            line = ""  # which Doxygen takes for a member
+        line = line.rstrip("\n")
         text = line.strip()
-        shown, prefix, suffix = line, "", ""
-        is_comment = text.startswith("//")
-        continues = ends_with_backslash(lines, number - 1)
-        is_directive = text.startswith(("#", "HEED_NAMESPACE")) or continues
-        if (text.startswith("#define") and not comment) or (continues and not out[-1]):
-            out.append("")
-            continue
-        declares = text and not is_comment and not is_directive and scopes.declares() and not text.startswith("}")
-        if declares:
-            declaration = declaration_at(lines, number)
-            name = function_name(declaration)
-            if not comment and "///<" not in line:
-                sentence = protocol_sentence(declaration)
-                if sentence:
-                    prefix = f"/** {sentence} */ "
-                elif name and name == last_name:
-                    prefix = f"/** {overload_sentence(declaration, last_declaration)} */ "
-            if comment or prefix:
-                last_name, last_declaration = name, declaration
-            elif not re.match(r"(public|private|protected)\b|using\b|friend\b", text):
-                last_name = None
-            if scopes.kinds[-1:] == ["cache"] and not name and text.endswith(";"):
-                prefix, suffix = "/** @cond */ ", " /** @endcond */"
-            elif scopes.kinds[-1:] == ["class"]:
-                shown = members_apart(line, comment)
-            if protects and (text.startswith("private:") or text.startswith("public:")):
-                prefix, protects = "/** @endcond */ ", False
-            if text.startswith("protected:") and not hides:
-                suffix, protects = " /** @cond */", True
-        if not is_comment and not is_directive:
-            in_detail = "detail" in scopes.kinds
-            scopes.read(without_comments(line))
-            if not in_detail and "detail" in scopes.kinds:
-                suffix, hides = "  /** @cond */", True
-            elif in_detail and "detail" not in scopes.kinds and hides:
-                prefix, hides = "/** @endcond */ ", False
-        if scopes.kinds[-1:] == ["detail"] and not text and shows_next(lines, number):
-            suffix, hides = "/** @endcond */", False
-        elif not hides and text == "};" and scopes.kinds[-1:] == ["detail"]:
-            suffix, hides = "  /** @cond */", True
+        if text.startswith("//"):
+            return self.with_comment(line, text)
+        continues = number > 0 and self.lines[number - 1].rstrip().endswith("\\")
+        if text.startswith("#") or text.startswith("HEED_NAMESPACE") or continues:
+            self.hides_macro = self.hides_macro if continues else text.startswith("#define") and not self.comment
+            self.comment = ""
+            return "" if self.hides_macro else line
+        self.hides_macro = False
+
+        prefix, suffix = "", ""
+        if text and not text.startswith("}") and self.scopes.declares():
+            prefix, line, suffix = self.with_declaration(number, line, text)
+        before, after = self.read(number, text)
+        self.comment = ""
+        return (before or prefix) + line + (after or suffix)
+
+    def with_comment(self, line, text):
         if text.startswith("///"):
-            comment = f"{comment} {text[3:].strip()}".strip()
-            shown = re.sub(r"(?<![\w:])(And|Loss|Not|Or|Then)(?= [a-z])", r"%\1", shown)
-        elif not (is_comment and comment):
-            comment = ""
-        out.append(prefix + shown.rstrip("\n") + suffix)
-    if scopes.kinds or hides or protects:
+            self.comment = f"{self.comment} {text[3:].strip()}".strip()
+            return re.sub(r"(?<![\w:])(And|Loss|Not|Or|Then)(?= [a-z])", r"%\1", line)
+        return line
+
+    def with_declaration(self, number, line, text):
+        """What stands before, on and after the line where a declaration begins."""
+        if re.match(r"(public|private|protected)\s*:", text):
+            shown_again = "/** @endcond */ " if self.hides_protected else ""
+            self.hides_protected = text.startswith("protected") and not self.hides_detail
+            return shown_again, line, " /** @cond */" if self.hides_protected else ""
+
+        declaration = declaration_at(self.lines, number)
+        name = function_name(declaration)
+        sentence = None
+        if not self.comment and "///<" not in line:
+            sentence = protocol_sentence(declaration)
+            if not sentence and name and name == self.name:
+                sentence = overload_sentence(declaration, self.declaration)
+        if self.comment or sentence:
+            self.name, self.declaration = name, declaration
+        elif not re.match(r"(using|friend)\b", text):
+            self.name = None
+
+        if self.scopes.innermost() == "cache" and not name and text.endswith(";"):
+            return "/** @cond */ ", line, " /** @endcond */"
+        if self.scopes.innermost() == "class":
+            line = members_apart(line, self.comment)
+        return f"/** {sentence} */ " if sentence else "", line, ""
+
+    def read(self, number, text):
+        """Takes in a line of code. Returns what stands before and after it where a namespace detail begins or ends, or
+        one of the bases in it that are shown."""
+        was_inside = self.scopes.in_detail()
+        self.scopes.read(without_comments(self.lines[number]))
+        is_inside = self.scopes.in_detail()
+        at_its_level = self.scopes.innermost() == "detail"
+        if is_inside and (not was_inside or (at_its_level and text == "};" and not self.hides_detail)):
+            self.hides_detail = True
+            return "", "  /** @cond */"
+        if was_inside and not is_inside and self.hides_detail:
+            self.hides_detail = False
+            return "/** @endcond */ ", ""
+        if at_its_level and not text and shows_next(self.lines, number):
+            self.hides_detail = False
+            return "", "/** @endcond */"
+        return "", ""
+
+    def end(self):
         # Doxygen fails on what it does not know: better than names that are silently missing.
-        out.append("/** @file @reference_filter_lost_track_of_the_braces */")
-    return out
+        lost = self.scopes.kinds or self.hides_detail or self.hides_protected
+        return ["/** @file @reference_filter_lost_track_of_the_braces */"] if lost else []
 
 
 def shows_next(lines, number):
@@ -272,4 +300,5 @@ def without_raw_strings(text):
 
 
 with open(sys.argv[1], encoding="utf-8") as file:
-    print("\n".join(filtered(without_raw_strings(file.read()).splitlines(keepends=True))))
+    header = Header(with_code(without_raw_strings(file.read()).splitlines(keepends=True)))
+print("\n".join([header.filtered(number, line) for number, line in enumerate(header.lines)] + header.end()))
