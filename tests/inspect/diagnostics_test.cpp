@@ -17,6 +17,7 @@
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
+#include "common/any_mask.hpp"
 #include "common/layer_instances.hpp"
 #include "common/message_of.hpp"
 
@@ -47,9 +48,12 @@ Tensor<float, 3> numbers() {
   return x;
 }
 
+/// One type for all masks, so that attention is compiled once here.
+using AnyMask = heed_test::AnyMask<true>;
+
 template <class Model>
-Diagnosis diagnose(Model& model, const heed::MaskArgument<float>& mask = heed::NoMask{},
-                   const Tensor<float, 3>& x = numbers(), const heed::DiagnosticOptions& options = {}) {
+Diagnosis diagnose(Model& model, const AnyMask& mask = heed::NoMask{}, const Tensor<float, 3>& x = numbers(),
+                   const heed::DiagnosticOptions& options = {}) {
   heed::Recorder recorder;
   heed::Context context;
   context.observer = &recorder;

@@ -14,6 +14,7 @@
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
+#include "common/any_mask.hpp"
 #include "common/layer_instances.hpp"
 #include "common/message_of.hpp"
 
@@ -63,18 +64,23 @@ void expect_weights_under(const heed::RecordedAttention& one) {
   }
 }
 
+/// One type for all masks, so that attention is compiled once here.
+using AnyMask = heed_test::AnyMask<true>;
+const AnyMask kCausal = heed::Causal{};
+
 TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   heed::Decoder<float> decoder({.layers = 2, .layer = {.model = 16, .heads = 2}});
   decoder.initialize(1);
   const std::vector<int> lengths{3, 5};
+  const AnyMask padding = heed::Padding(lengths);
   const Tensor<float, 3> x = numbers(2, 4, 16), memory = numbers(2, 5, 16);
   Tensor<float, 3> plain(2, 4, 16), y(2, 4, 16);
   Context context;
-  decoder.forward(x, memory, heed::Causal{}, heed::Padding(lengths), plain, context);
+  decoder.forward(x, memory, kCausal, padding, plain, context);
 
   Recorder recorder;
   context.observer = &recorder;
-  decoder.forward(x, memory, heed::Causal{}, heed::Padding(lengths), y, context);
+  decoder.forward(x, memory, kCausal, padding, y, context);
   for (Index i = 0; i < y.size(); ++i) EXPECT_NEAR(y.data()[i], plain.data()[i], 1e-5) << "looking must change nothing";
   EXPECT_EQ(layers_of(recorder), (std::vector<std::string>{"layers.0.self_attn", "layers.0.multihead_attn",
                                                            "layers.1.self_attn", "layers.1.multihead_attn"}));
@@ -105,7 +111,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   Context context;
   context.observer = &recorder;
   heed::Encoder<float>::Cache cache;
-  encoder.forward(x, heed::Causal{}, y, cache, context);
+  encoder.forward(x, kCausal, y, cache, context);
   EXPECT_EQ(layers_of(recorder), std::vector<std::string>{"layers.0.self_attn"});
   expect_weights_under(recorder.attention().front());
 
@@ -114,7 +120,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   recorder.clear();
   {
     const Context::Scope scope(context, "single");
-    layer.forward(x, heed::Causal{}, y, context);
+    layer.forward(x, kCausal, y, context);
   }
   EXPECT_EQ(recorder.of("single").weights.extents(), (heed::Extents<4>{1, 1, 6, 6}));
   expect_weights_under(recorder.of("single"));
