@@ -102,8 +102,10 @@ void measure(article::Report& report) {
 
   report.text(
       "A training step, forward and backward, of the same layers on one sequence, in seconds. In attention all "
-      "positions of a sequence are computed at once; with a second thread they are shared out. In the LSTM a "
-      "position waits for the one before it.");
+      "positions "
+      "of a sequence are computed at once, so that a second thread can take its share; in the LSTM a position waits "
+      "for "
+      "the one before it. But the LSTM has less to do: no feed-forward layer, and nothing that grows with L squared.");
   heed::ThreadPool two(2);
   heed::Serial one;
   article::Table& times = report.table("seconds of a training step",

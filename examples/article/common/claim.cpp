@@ -132,9 +132,11 @@ std::string processor() {
 }
 
 constexpr std::string_view kStyle = R"(
-:root { --paper: #ffffff; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --held: #1a7f37; --not: #b5367a; }
+:root { --paper: #ffffff; --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --held: #1a7f37; --partly: #8a6100;
+  --not: #b5367a; }
 @media (prefers-color-scheme: dark) {
-  :root { --paper: #12161c; --ink: #e3e8ee; --soft: #9198a1; --line: #343b44; --held: #3fb950; --not: #f778ba; }
+  :root { --paper: #12161c; --ink: #e3e8ee; --soft: #9198a1; --line: #343b44; --held: #3fb950; --partly: #d8a632;
+    --not: #f778ba; }
 }
 body { margin: 0 auto; max-width: 60rem; padding: 2rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, sans-serif; }
@@ -150,6 +152,7 @@ th { font-weight: 600; color: var(--soft); }
 td.number, th.number { text-align: right; }
 .verdict { font-weight: 600; white-space: nowrap; }
 .held .verdict { color: var(--held); }
+.partly .verdict { color: var(--partly); }
 .contradicted .verdict, .failed { color: var(--not); }
 svg.curves { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
 details { color: var(--soft); font-size: .9rem; }
