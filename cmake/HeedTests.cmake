@@ -50,6 +50,9 @@ function(heed_add_test_executable name)
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE heed_instances ${arg_LIBRARIES})
   target_precompile_headers(${name} REUSE_FROM heed_instances)
+  if(HEED_UNITY_TESTS)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+  endif()
   if(HEED_SANITIZE OR CMAKE_CROSSCOMPILING)
     # Starting a program under a sanitizer or an emulator takes longer than most of its tests, so that a few processes
     # share them. Each names the test that failed; handle_sigill tells the place of a trap, which undefined behaviour

@@ -224,13 +224,13 @@ void check_budget(const AttentionCase& c, std::uint64_t seed) {
   }
 }
 template <class T, class E>
-void check_all_budgets() {
+void check_all_gradient_budgets() {
   const std::size_t step = effort(3) < 3 ? 6 : 1;
   const auto cases = attention_cases();
   for (std::size_t i = 0; i < cases.size(); i += step) check_budget<T, E>(cases[i], 3000 + i);
 }
-TEST(AttentionBackwardBudget, HoldsInFloat) { check_all_budgets<float, double>(); }
-TEST(AttentionBackwardBudget, HoldsInDouble) { check_all_budgets<double, long double>(); }
+TEST(AttentionBackwardBudget, HoldsInFloat) { check_all_gradient_budgets<float, double>(); }
+TEST(AttentionBackwardBudget, HoldsInDouble) { check_all_gradient_budgets<double, long double>(); }
 TEST(AttentionBackwardBudget, HoldsForLongSequences) {
   const heed::AttentionShape s{.B = 1, .H = 2, .G = 1, .Lq = effort(2048), .Lk = effort(2048), .Dk = 32, .Dv = 24};
   const std::vector<int> length{s.Lk * 6 / 7};

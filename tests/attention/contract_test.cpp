@@ -2,7 +2,6 @@
 // The numerical contract in small, on every path. What random calls find hard to hit is here.
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -14,13 +13,11 @@
 #include "common/any_modifier.hpp"
 #include "common/error_budget.hpp"
 #include "common/instances.hpp"
+#include "common/special_values.hpp"
 #include "common/views.hpp"
 
 namespace heed_test {
 namespace {
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class Contract : public ::testing::TestWithParam<heed::Path> {
  protected:
@@ -34,7 +31,7 @@ class Contract : public ::testing::TestWithParam<heed::Path> {
     const auto column = [](const std::vector<float>& x) {
       return heed::TensorView<const float, 4>(x.data(), {1, 1, static_cast<Index>(x.size()), 1});
     };
-    std::vector<float> out(q.size(), kNaN);
+    std::vector<float> out(q.size(), kNaN<float>);
     const heed::TensorView<float, 4> result(out.data(), {1, 1, static_cast<Index>(q.size()), 1});
     heed::attention_into(result, column(q), column(k), column(v), mask, heed::NoModifier{}, options, context);
     return out;
@@ -64,7 +61,7 @@ TEST_P(Contract, AHiddenValueDoesNotEvenChangeTheSignOfZero) {
   for (const float visible : {0.0f, -0.0f}) {
     for (Index d = 0; d < 35; ++d) v(0, 0, 0, d) = visible, v(0, 0, 1, d) = -1e-30f;
     heed::Tensor<float, 4> first;
-    for (const float hidden : {5.0f, -5.0f, kNaN, kInfinity}) {
+    for (const float hidden : {5.0f, -5.0f, kNaN<float>, kInf<float>}) {
       for (Index d = 0; d < 35; ++d) v(0, 0, 2, d) = hidden;
       const auto out = heed::attention(q, k, v, mask, heed::NoModifier{}, options, context);
       if (first.empty()) first = out;
@@ -79,17 +76,17 @@ TEST_P(Contract, AHiddenValueDoesNotEvenChangeTheSignOfZero) {
 TEST_P(Contract, HiddenHugeScoresLeaveNoTrace) {
   const auto mask = pairs([](int, int k) { return k != 1; });
   EXPECT_EQ(attend({1}, {-1e4f, 3e38f, -1e4f}, {2, 1e30f, 4}, mask)[0], 3);
-  EXPECT_EQ(attend({3e38f}, {0, 3e38f, 0}, {2, kNaN, 4}, mask)[0], 3);
+  EXPECT_EQ(attend({3e38f}, {0, 3e38f, 0}, {2, kNaN<float>, 4}, mask)[0], 3);
 }
 
 TEST_P(Contract, AVisibleNaNShowsWhereverItComesFrom) {
-  EXPECT_TRUE(std::isnan(attend({kNaN}, {1, 2}, {3, 4})[0]));
-  EXPECT_TRUE(std::isnan(attend({1}, {1, kNaN}, {3, 4})[0]));
-  EXPECT_TRUE(std::isnan(attend({1}, {kNaN, 1}, {3, 4})[0]));
-  EXPECT_TRUE(std::isnan(attend({1}, {1, 2}, {3, kNaN})[0]));
+  EXPECT_TRUE(std::isnan(attend({kNaN<float>}, {1, 2}, {3, 4})[0]));
+  EXPECT_TRUE(std::isnan(attend({1}, {1, kNaN<float>}, {3, 4})[0]));
+  EXPECT_TRUE(std::isnan(attend({1}, {kNaN<float>, 1}, {3, 4})[0]));
+  EXPECT_TRUE(std::isnan(attend({1}, {1, 2}, {3, kNaN<float>})[0]));
   // Even where the weight is 0: what is visible counts.
-  EXPECT_TRUE(std::isnan(attend({1}, {0, 500}, {kNaN, 4})[0]));
-  const double sinks[] = {std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_TRUE(std::isnan(attend({1}, {0, 500}, {kNaN<float>, 4})[0]));
+  const double sinks[] = {kNaN<double>};
   options.sinks = sinks;
   EXPECT_TRUE(std::isnan(attend({1}, {1, 2}, {3, 4})[0]));
 }
@@ -98,8 +95,8 @@ TEST_P(Contract, ANaNUnderADroppedWeightShows) {
   context.training = true;
   options.dropout = 1;
   EXPECT_EQ(attend({1}, {1, 2}, {3, 4})[0], 0);
-  EXPECT_TRUE(std::isnan(attend({1}, {1, 2}, {3, kNaN})[0]));
-  EXPECT_TRUE(std::isnan(attend({1}, {1, kNaN}, {3, 4})[0]));
+  EXPECT_TRUE(std::isnan(attend({1}, {1, 2}, {3, kNaN<float>})[0]));
+  EXPECT_TRUE(std::isnan(attend({1}, {1, kNaN<float>}, {3, 4})[0]));
 }
 
 // Order: scale, modifiers, mask, softmax, sinks, dropout.
@@ -341,7 +338,7 @@ TEST_P(Contract, EmptyExtentsAreLegal) {
                                                        options, context);
         EXPECT_EQ(s.out.extents(), (heed::Extents<4>{e[0], e[1], e[2], width}));
         for_each_element(s.out.view(), [](float y) { EXPECT_EQ(y, 0); });
-        for_each_element(s.maximum.view(), [&](float m) { EXPECT_EQ(m, keys ? 0 : -kInfinity); });
+        for_each_element(s.maximum.view(), [&](float m) { EXPECT_EQ(m, keys ? 0 : -kInf<float>); });
         for_each_element(s.sum.view(), [&](float sum) { EXPECT_EQ(sum, static_cast<float>(keys)); });
         const auto w =
             heed::attention_with_weights(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
@@ -358,12 +355,11 @@ TEST_P(Contract, ABiasOfMinusInfinityHidesAsAMaskDoes) {
   const auto q = normal_tensor<float, 4>({1, 2, 40, 8}, random);
   auto k = normal_tensor<float, 4>({1, 2, 70, 8}, random), v = normal_tensor<float, 4>({1, 2, 70, 9}, random);
   heed::Tensor<double, 4> bias(1, 2, 40, 70);
-  for_each_element(bias.view(),
-                   [&](double& x) { x = random.chance(0.5) ? -std::numeric_limits<double>::infinity() : 0; });
+  for_each_element(bias.view(), [&](double& x) { x = random.chance(0.5) ? -kInf<double> : 0; });
   // Query 3 sees nothing, key 5 is seen by nobody.
-  for (int j = 0; j < 70; ++j) bias(0, 1, 3, j) = -std::numeric_limits<double>::infinity();
+  for (int j = 0; j < 70; ++j) bias(0, 1, 3, j) = -kInf<double>;
   for (int h = 0; h < 2; ++h) {
-    for (int i = 0; i < 40; ++i) bias(0, h, i, 5) = -std::numeric_limits<double>::infinity();
+    for (int i = 0; i < 40; ++i) bias(0, h, i, 5) = -kInf<double>;
   }
   const auto by_bias = [&] {
     return heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::NoMask{}),
@@ -375,10 +371,10 @@ TEST_P(Contract, ABiasOfMinusInfinityHidesAsAMaskDoes) {
   const auto clean = by_bias();
   EXPECT_LE((deviation<float, float, 4>(clean.out.view(), expected.out.view()).error), 1e-6);
   for (int d = 0; d < 9; ++d) EXPECT_TRUE(equal_bits(clean.out(0, 1, 3, d), 0.0f));
-  EXPECT_EQ(clean.maximum(0, 1, 3), -kInfinity);
+  EXPECT_EQ(clean.maximum(0, 1, 3), -kInf<float>);
   EXPECT_EQ(clean.sum(0, 1, 3), 0);
 
-  for (const float poison : {kNaN, kInfinity, -kInfinity, 3e38f}) {
+  for (const float poison : {kNaN<float>, kInf<float>, -kInf<float>, 3e38f}) {
     SCOPED_TRACE(poison);
     for (int h = 0; h < 2; ++h) {
       for (int d = 0; d < 8; ++d) k(0, h, 5, d) = poison;

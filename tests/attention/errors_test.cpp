@@ -17,27 +17,27 @@
 namespace heed_test {
 namespace {
 
-using Tensor4 = heed::Tensor<float, 4>;
+using Heads = heed::Tensor<float, 4>;
 
-auto call(const Tensor4& q, const Tensor4& k, const Tensor4& v) {
+auto call(const Heads& q, const Heads& k, const Heads& v) {
   return [&q, &k, &v] { heed::attention(q, k, v); };
 }
 
 TEST(AttentionErrors, ShapesThatDontFit) {
-  const Tensor4 q(2, 4, 5, 64);
+  const Heads q(2, 4, 5, 64);
   struct Case {
-    Tensor4 k, v;
+    Heads k, v;
     std::vector<std::string> parts;
   };
   const Case cases[] = {
-      {Tensor4(3, 2, 7, 64), Tensor4(2, 2, 7, 8), {"k has B = 3 but q has B = 2", "(3, 2, 7, 64)", "(2, 4, 5, 64)"}},
-      {Tensor4(2, 2, 7, 64), Tensor4(1, 2, 7, 8), {"v has B = 1 but q has B = 2", "(1, 2, 7, 8)"}},
-      {Tensor4(2, 2, 7, 48), Tensor4(2, 2, 7, 8), {"k has Dk = 48 but q has Dk = 64", "one width"}},
-      {Tensor4(2, 2, 7, 64), Tensor4(2, 4, 7, 8), {"v has G = 4 heads but k has G = 2"}},
-      {Tensor4(2, 2, 7, 64), Tensor4(2, 2, 9, 8), {"v has Lk = 9 rows but k has Lk = 7", "each key needs one value"}},
-      {Tensor4(2, 3, 7, 64), Tensor4(2, 3, 7, 8), {"q has H = 4 heads but k has G = 3", "multiple of G", "h / (H/G)"}},
-      {Tensor4(2, 8, 7, 64), Tensor4(2, 8, 7, 8), {"q has H = 4 heads but k has G = 8", "multiple of G"}},
-      {Tensor4(2, 0, 7, 64), Tensor4(2, 0, 7, 8), {"q has H = 4 heads but k has G = 0", "multiple of G"}},
+      {Heads(3, 2, 7, 64), Heads(2, 2, 7, 8), {"k has B = 3 but q has B = 2", "(3, 2, 7, 64)", "(2, 4, 5, 64)"}},
+      {Heads(2, 2, 7, 64), Heads(1, 2, 7, 8), {"v has B = 1 but q has B = 2", "(1, 2, 7, 8)"}},
+      {Heads(2, 2, 7, 48), Heads(2, 2, 7, 8), {"k has Dk = 48 but q has Dk = 64", "one width"}},
+      {Heads(2, 2, 7, 64), Heads(2, 4, 7, 8), {"v has G = 4 heads but k has G = 2"}},
+      {Heads(2, 2, 7, 64), Heads(2, 2, 9, 8), {"v has Lk = 9 rows but k has Lk = 7", "each key needs one value"}},
+      {Heads(2, 3, 7, 64), Heads(2, 3, 7, 8), {"q has H = 4 heads but k has G = 3", "multiple of G", "h / (H/G)"}},
+      {Heads(2, 8, 7, 64), Heads(2, 8, 7, 8), {"q has H = 4 heads but k has G = 8", "multiple of G"}},
+      {Heads(2, 0, 7, 64), Heads(2, 0, 7, 8), {"q has H = 4 heads but k has G = 0", "multiple of G"}},
   };
   for (const Case& c : cases) {
     const std::string message = message_of<heed::ShapeError>(call(q, c.k, c.v));
@@ -47,15 +47,15 @@ TEST(AttentionErrors, ShapesThatDontFit) {
 }
 
 TEST(AttentionErrors, NoWidthMeansNoScores) {
-  const Tensor4 x(1, 1, 3, 0), v(1, 1, 3, 2);
+  const Heads x(1, 1, 3, 0), v(1, 1, 3, 2);
   EXPECT_TRUE(has_all(message_of<heed::ShapeError>(call(x, x, v)), {"heed::attention: ", "Dk = 0", "at least 1"}));
 }
 
 TEST(AttentionErrors, ExtentsBeyondInt) {
   // A view that repeats one row has as many as it likes.
-  const Tensor4 q(1, 1, 1, 2);
+  const Heads q(1, 1, 1, 2);
   const heed::TensorView<const float, 4> many(q.data(), {1, 1, Index{1} << 32, 2}, {0, 0, 0, 1});
-  Tensor4 out(1, 1, 1, 2);
+  Heads out(1, 1, 1, 2);
   heed::Context context;
   const auto attend = [&](const auto& x, const auto& k, const auto& v) {
     heed::attention_into(out, x, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
@@ -73,7 +73,7 @@ class AttentionOptionErrors : public ::testing::Test {
     return message_of<Exception>(
         [&] { heed::attention(q, q, q, heed::NoMask{}, heed::NoModifier{}, options, context); });
   }
-  Tensor4 q{1, 2, 3, 4};
+  Heads q{1, 2, 3, 4};
   heed::AttentionOptions options;
   heed::Context context;
 };
@@ -114,19 +114,19 @@ TEST(AttentionErrors, BlockedPathForOtherScalars) {
 }
 
 TEST(AttentionErrors, OutputOfAnotherShape) {
-  const Tensor4 q(1, 2, 3, 4), v(1, 2, 3, 5);
+  const Heads q(1, 2, 3, 4), v(1, 2, 3, 5);
   heed::Context context;
-  Tensor4 out(1, 2, 3, 4);
+  Heads out(1, 2, 3, 4);
   EXPECT_TRUE(has_all(message_of<heed::ShapeError>(
                           [&] { heed::attention_into(out, q, q, v, heed::NoMask{}, heed::NoModifier{}, {}, context); }),
                       {"heed::attention: out is (1, 2, 3, 4) but the call needs (1, 2, 3, 5)"}));
 }
 
 TEST(AttentionErrors, WeightsOfAnotherShape) {
-  const Tensor4 q(1, 2, 3, 4), k(1, 2, 6, 4);
+  const Heads q(1, 2, 3, 4), k(1, 2, 6, 4);
   heed::Context context;
-  Tensor4 out(1, 2, 3, 4);
-  for (Tensor4 weights : {Tensor4(1, 2, 3, 5), Tensor4()}) {
+  Heads out(1, 2, 3, 4);
+  for (Heads weights : {Heads(1, 2, 3, 5), Heads()}) {
     EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] {
                           heed::attention_with_weights_into(out, weights, q, k, k, heed::NoMask{}, heed::NoModifier{},
                                                             {}, context);
@@ -136,14 +136,14 @@ TEST(AttentionErrors, WeightsOfAnotherShape) {
 }
 
 TEST(AttentionErrors, OutputsThatOverlap) {
-  Tensor4 q(1, 2, 3, 4), k(1, 2, 4, 4), v(1, 2, 4, 4), out(1, 2, 3, 4), weights(1, 2, 3, 4);
+  Heads q(1, 2, 3, 4), k(1, 2, 4, 4), v(1, 2, 4, 4), out(1, 2, 3, 4), weights(1, 2, 3, 4);
   heed::Context context;
   const auto attend = [&](const auto& to, const auto& weights_to) {
     return message_of<heed::ValueError>([&] {
       heed::attention_with_weights_into(to, weights_to, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
     });
   };
-  const auto in = [](Tensor4& x) { return x.view().slice(2, 0, 3); };
+  const auto in = [](Heads& x) { return x.view().slice(2, 0, 3); };
   EXPECT_TRUE(has_all(attend(in(q), weights.view()), {"heed::attention: out overlaps q", "memory of its own"}));
   EXPECT_TRUE(has_all(attend(in(k), weights.view()), {"out overlaps k"}));
   EXPECT_TRUE(has_all(attend(in(v), weights.view()), {"out overlaps v"}));
@@ -163,7 +163,7 @@ TEST(AttentionErrors, OutputBesideInputsInOneBufferIsFine) {
 }
 
 TEST(AttentionErrors, MaskErrorsReachTheCaller) {
-  const Tensor4 q(1, 1, 2, 4), k(1, 1, 3, 4);
+  const Heads q(1, 1, 2, 4), k(1, 1, 3, 4);
   for (const heed::Path path : {heed::Path::Reference, heed::Path::Blocked}) {
     heed::Context context;
     context.path = path;
@@ -175,7 +175,7 @@ TEST(AttentionErrors, MaskErrorsReachTheCaller) {
 }
 
 TEST(AttentionErrors, AFailedCallLeavesTheContextUsable) {
-  const Tensor4 q(1, 1, 3, 4), k(1, 1, 3, 5);
+  const Heads q(1, 1, 3, 4), k(1, 1, 3, 5);
   heed::Context context;
   EXPECT_THROW(heed::attention(q, k, k, heed::NoMask{}, heed::NoModifier{}, {}, context), heed::ShapeError);
   EXPECT_NO_THROW(heed::attention(q, q, q, heed::NoMask{}, heed::NoModifier{}, {}, context));

@@ -22,7 +22,7 @@
 #include "common/views.hpp"
 
 namespace heed_test {
-namespace {
+namespace linear_attention_tests {
 
 using heed::FeatureMap;
 using heed::LinearAttentionOptions;
@@ -514,5 +514,5 @@ TEST(LinearAttention, Errors) {
   EXPECT_TRUE(has_all(backward({x.view(), {}, {}}), {"dq overlaps q"}));
 }
 
-}  // namespace
+}  // namespace linear_attention_tests
 }  // namespace heed_test

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -15,12 +14,12 @@
 #include "common/attention_oracle.hpp"
 #include "common/error_budget.hpp"
 #include "common/instances.hpp"
+#include "common/special_values.hpp"
 #include "common/views.hpp"
 
 namespace heed_test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// What a modifier does to a score, by definition.
 using Formula = std::function<double(double score, int b, int h, int q, int k)>;
 
@@ -56,7 +55,7 @@ class ModifiedAttention {
       const heed::KeyRange range = bound.range(b, h, q);
       bool seen = range.first <= k && k < range.last;
       if constexpr (!Exact) seen = seen && bound.visible(b, h, q, k);
-      return seen && formula(0, b, h, q, k) != -kInfinity;
+      return seen && formula(0, b, h, q, k) != -kInf<double>;
     };
     const auto exact =
         attention_oracle<double, T, T>(q_.view(), k_.view(), v_.view(), 1 / std::sqrt(static_cast<double>(shape_.Dk)),
@@ -83,15 +82,15 @@ template <class T>
 heed::Tensor<T, 4> random_bias(const heed::Extents<4>& extents, Random& random) {
   auto bias = normal_tensor<T, 4>(extents, random);
   for_each_element(bias.view(), [&](T& x) {
-    if (random.chance(0.1)) x = static_cast<T>(-kInfinity);
+    if (random.chance(0.1)) x = static_cast<T>(-kInf<double>);
   });
   return bias;
 }
 
 template <class T>
 class AttentionModifierOf : public ::testing::Test {};
-using Scalars = ::testing::Types<float, double>;
-TYPED_TEST_SUITE(AttentionModifierOf, Scalars);
+using ModifierScalars = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(AttentionModifierOf, ModifierScalars);
 
 TYPED_TEST(AttentionModifierOf, FormulasHoldOnEveryPath) {
   for (const auto& s : kShapes) {
@@ -149,7 +148,7 @@ TEST(AttentionModifier, ABiasHidesAsAMaskDoes) {
   auto v = normal_tensor<float, 4>({1, 2, 70, 8}, random);
   heed::Tensor<float, 2> bias(40, 70);
   for (Index i = 0; i < 40; ++i) {
-    for (Index j = 0; j < 70; ++j) bias(i, j) = j % 3 == 0 || i == 7 ? -std::numeric_limits<float>::infinity() : 0.f;
+    for (Index j = 0; j < 70; ++j) bias(i, j) = j % 3 == 0 || i == 7 ? -kInf<float> : 0.f;
   }
   for (const heed::Path path : {heed::Path::Reference, heed::Path::Blocked}) {
     heed::Context context;

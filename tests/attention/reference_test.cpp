@@ -11,11 +11,10 @@
 
 #include "common/instances.hpp"
 #include "common/random_inputs.hpp"
+#include "common/special_values.hpp"
 
 namespace heed_test {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 template <class T>
 struct Tiny {
@@ -47,8 +46,8 @@ class Reference : public ::testing::Test {
     return 40 * std::max(static_cast<double>(std::numeric_limits<T>::epsilon()), 0x1p-52);
   }
 };
-using Scalars = ::testing::Types<float, double, long double, heed::half, heed::bfloat16>;
-TYPED_TEST_SUITE(Reference, Scalars);
+using ReferenceScalars = ::testing::Types<float, double, long double, heed::half, heed::bfloat16>;
+TYPED_TEST_SUITE(Reference, ReferenceScalars);
 
 TYPED_TEST(Reference, GivesTheWeightedMean) {
   Tiny<TypeParam> t;
@@ -85,7 +84,7 @@ TYPED_TEST(Reference, LeavesHiddenKeysOut) {
   EXPECT_EQ(static_cast<double>(out(0, 0, 1, 0)), 0);
 
   const auto s = heed::attention_with_statistics(t.q, t.k, t.v, mask, heed::NoModifier{}, t.options, t.context);
-  EXPECT_EQ(static_cast<double>(s.maximum(0, 0, 1)), -kInfinity);
+  EXPECT_EQ(static_cast<double>(s.maximum(0, 0, 1)), -kInf<double>);
   EXPECT_EQ(static_cast<double>(s.sum(0, 0, 1)), 0);
 }
 

@@ -24,7 +24,7 @@
 #include "common/views.hpp"
 
 namespace heed_test {
-namespace {
+namespace segmented_attention_tests {
 
 using heed::Padding;
 using heed::Path;
@@ -460,5 +460,5 @@ TEST(SegmentedAttention, Errors) {
   EXPECT_TRUE(has_all(backward({{}, {}, {}, dpooling.view()}), {"dpooling is wanted but pooling is not learned"}));
 }
 
-}  // namespace
+}  // namespace segmented_attention_tests
 }  // namespace heed_test

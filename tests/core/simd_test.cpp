@@ -12,6 +12,7 @@
 #include <heed/core/simd.hpp>
 
 #include "common/random_inputs.hpp"
+#include "common/special_values.hpp"
 
 namespace {
 
@@ -19,6 +20,8 @@ using heed::bfloat16;
 using heed::half;
 using heed::Index;
 using heed::Vec;
+using heed_test::kInf;
+using heed_test::kNaN;
 
 template <class T>
 using Lanes = std::array<T, static_cast<std::size_t>(Vec<T>::size)>;
@@ -33,11 +36,6 @@ Lanes<T> lanes_of(Vec<T> v) {
   v.store(x.data());
   return x;
 }
-template <class T>
-constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-template <class T>
-constexpr T kInf = std::numeric_limits<T>::infinity();
-
 /// Equal, or both NaN, with the sign of zero.
 template <class T>
 bool same(T a, T b) {

@@ -12,6 +12,7 @@
 #include <heed/core/vec_math.hpp>
 
 #include "common/random_inputs.hpp"
+#include "common/special_values.hpp"
 #include "common/views.hpp"
 
 namespace {
@@ -20,15 +21,12 @@ using heed::Activation;
 using heed::Index;
 using heed::Vec;
 using heed_test::equal_bits;
+using heed_test::kInf;
+using heed_test::kNaN;
 using heed_test::Random;
 
 constexpr std::array kActivations = {Activation::None, Activation::ReLU, Activation::GELU, Activation::GELUTanh,
                                      Activation::SiLU};
-
-template <class T>
-constexpr T kInf = std::numeric_limits<T>::infinity();
-template <class T>
-constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 
 template <class T>
 T scalar(Activation activation, T x) {

@@ -14,7 +14,7 @@
 namespace heed_test {
 namespace {
 
-constexpr heed::AttentionShape kShape{.B = 1, .H = 1, .G = 1, .Lq = 2, .Lk = 5, .Dk = 1, .Dv = 1};
+constexpr heed::AttentionShape kSparseShape{.B = 1, .H = 1, .G = 1, .Lq = 2, .Lk = 5, .Dk = 1, .Dv = 1};
 
 TEST(Strided, RefusesNonsense) {
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::Strided(0, 1); }),
@@ -22,14 +22,14 @@ TEST(Strided, RefusesNonsense) {
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::Strided(2, -1); }),
                       {"heed::Strided: local = -1", "can't be negative"}));
   EXPECT_TRUE(
-      has_all(message_of<heed::ValueError>([] { heed::bind(heed::Strided(2, 1), kShape); }),
+      has_all(message_of<heed::ValueError>([] { heed::bind(heed::Strided(2, 1), kSparseShape); }),
               {"heed::Strided: Lq = 2 but Lk = 5", "Strided::top_left", "Strided::bottom_right", "Strided::from"}));
 }
 
 TEST(Strided, WordsAgreeWithPairs) {
   for (const int stride : {1, 2, 3, 63, 64, 65, 1000, INT_MAX}) {
     for (const int local : {0, 2, 70, INT_MAX}) {
-      const auto mask = heed::bind(heed::Strided::top_left(stride, local), kShape);
+      const auto mask = heed::bind(heed::Strided::top_left(stride, local), kSparseShape);
       for (const int k : {0, 1, 64, 100, 2000}) {
         for (const int n : {1, 5, 64}) {
           const std::uint64_t word = mask.word(0, 0, 70, k, n);
@@ -47,17 +47,17 @@ TEST(GlobalTokens, RefusesNonsense) {
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::GlobalTokens(-1); }),
                       {"heed::GlobalTokens: count = -1", "can't be negative"}));
   for (const auto& list : {std::vector<int>{3, 2}, std::vector<int>{2, 2}, std::vector<int>{-1, 2}}) {
-    EXPECT_TRUE(has_all(message_of<heed::ValueError>([&] { heed::bind(heed::GlobalTokens(list), kShape); }),
+    EXPECT_TRUE(has_all(message_of<heed::ValueError>([&] { heed::bind(heed::GlobalTokens(list), kSparseShape); }),
                         {"heed::GlobalTokens: positions must rise from 0 on, but entry "}));
   }
   const std::vector<int> none;
-  const auto mask = heed::bind(heed::GlobalTokens(none), kShape);
+  const auto mask = heed::bind(heed::GlobalTokens(none), kSparseShape);
   EXPECT_FALSE(heed::is_visible(mask, 0, 0, 0, 0));
 }
 
 TEST(GlobalTokens, MayLieBeyondTheSequence) {
   const std::vector<int> far{1, 1000};
-  const auto mask = heed::bind(heed::GlobalTokens(far), kShape);
+  const auto mask = heed::bind(heed::GlobalTokens(far), kSparseShape);
   EXPECT_TRUE(heed::is_visible(mask, 0, 0, 0, 1));
   EXPECT_FALSE(heed::is_visible(mask, 0, 0, 0, 2));
 }

@@ -21,8 +21,8 @@ using heed_test::Golden;
 
 template <class T>
 class ActivationOf : public testing::Test {};
-using Elements = testing::Types<float, double, heed::half, heed::bfloat16>;
-TYPED_TEST_SUITE(ActivationOf, Elements);
+using ActivationElements = testing::Types<float, double, heed::half, heed::bfloat16>;
+TYPED_TEST_SUITE(ActivationOf, ActivationElements);
 
 template <class T, class F>
 void for_each_activation(F&& f) {

@@ -23,8 +23,8 @@ using heed_test::Golden;
 
 template <class T>
 class EmbeddingOf : public testing::Test {};
-using Elements = testing::Types<float, double, heed::half, heed::bfloat16>;
-TYPED_TEST_SUITE(EmbeddingOf, Elements);
+using EmbeddingElements = testing::Types<float, double, heed::half, heed::bfloat16>;
+TYPED_TEST_SUITE(EmbeddingOf, EmbeddingElements);
 
 TYPED_TEST(EmbeddingOf, ValuesFromPyTorch) {
   using T = TypeParam;

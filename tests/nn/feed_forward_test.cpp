@@ -20,11 +20,11 @@ using namespace layer_checks;
 
 template <class T>
 class FeedForwardOf : public testing::Test {};
-using Elements = testing::Types<float, double>;
-TYPED_TEST_SUITE(FeedForwardOf, Elements);
+using FeedForwardElements = testing::Types<float, double>;
+TYPED_TEST_SUITE(FeedForwardOf, FeedForwardElements);
 
 template <class T>
-FeedForward<T> random_layer(const heed::FeedForwardOptions& options) {
+FeedForward<T> random_feed_forward(const heed::FeedForwardOptions& options) {
   FeedForward<T> layer(options);
   layer.initialize(3);
   return layer;
@@ -37,7 +37,7 @@ TYPED_TEST(FeedForwardOf, Formula) {
        {Activation::None, Activation::ReLU, Activation::GELU, Activation::GELUTanh, Activation::SiLU}) {
     for (const bool gated : {false, true}) {
       SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(activation) << ", gated " << gated);
-      const auto layer = random_layer<T>({.model = 8, .hidden = 19, .activation = activation, .gated = gated});
+      const auto layer = random_feed_forward<T>({.model = 8, .hidden = 19, .activation = activation, .gated = gated});
       Tensor<T, 3> hidden = layer.linear1()(x);
       Tensor<T, 3> activated = gated ? (*layer.gate())(x) : hidden;
       heed::detail::activate(activation, activated.data(), activated.size());
@@ -52,7 +52,7 @@ TYPED_TEST(FeedForwardOf, Formula) {
 TYPED_TEST(FeedForwardOf, KeepsThePromisesOfALayer) {
   using T = TypeParam;
   for (const bool gated : {false, true}) {
-    auto layer = random_layer<T>({.model = 6, .hidden = 10, .activation = Activation::SiLU, .gated = gated});
+    auto layer = random_feed_forward<T>({.model = 6, .hidden = 10, .activation = Activation::SiLU, .gated = gated});
     for (int packed = 0; packed < 2; ++packed) {
       expect_same_for_any_strides<T>(layer, {2, 3, 6});
       expect_same_for_any_argument<T>(layer, 5, 6);
@@ -66,7 +66,7 @@ TYPED_TEST(FeedForwardOf, KeepsThePromisesOfALayer) {
 
 TYPED_TEST(FeedForwardOf, PackedGivesTheSameBits) {
   using T = TypeParam;
-  auto layer = random_layer<T>({.model = 6, .activation = Activation::GELU, .gated = true});
+  auto layer = random_feed_forward<T>({.model = 6, .activation = Activation::GELU, .gated = true});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const Tensor<T, 3> raw = layer(x);
   layer.pack({.release = true});
@@ -78,7 +78,7 @@ TYPED_TEST(FeedForwardOf, PackedGivesTheSameBits) {
 
 TYPED_TEST(FeedForwardOf, ResidualIsAdded) {
   using T = TypeParam;
-  const auto layer = random_layer<T>({.model = 6});
+  const auto layer = random_feed_forward<T>({.model = 6});
   const auto x = random_tensor<T, 3>({2, 5, 6}), residual = random_tensor<T, 3>({2, 5, 6}, 2);
   const Tensor<T, 3> plain = layer(x);
   Tensor<T, 3> y(2, 5, 6);
@@ -99,7 +99,7 @@ TYPED_TEST(FeedForwardOf, ShowsItsPartsBeforeTheActivation) {
     }
     std::vector<double> values;
   } recorder;
-  const auto layer = random_layer<T>({.model = 6, .activation = Activation::SiLU, .gated = true});
+  const auto layer = random_feed_forward<T>({.model = 6, .activation = Activation::SiLU, .gated = true});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const Tensor<T, 3> expected = layer(x);
   heed::Context context;
@@ -115,7 +115,7 @@ TYPED_TEST(FeedForwardOf, ShowsItsPartsBeforeTheActivation) {
 TYPED_TEST(FeedForwardOf, AllocatesNothingOnceWarm) {
   using T = TypeParam;
   if (!heed_test::counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
-  const auto layer = random_layer<T>({.model = 24, .activation = Activation::SiLU, .gated = true});
+  const auto layer = random_feed_forward<T>({.model = 24, .activation = Activation::SiLU, .gated = true});
   const auto x = random_tensor<T, 3>({2, 30, 24});
   Tensor<T, 3> y(2, 30, 24);
   heed::Context context;

@@ -128,6 +128,20 @@ class Recorder : public heed::Observer {
   double first = 0;
 };
 
+/// Takes the weights of the layer that is `wanted` as well.
+struct WeightRecorder : Recorder {
+  bool wants_weights(std::string_view name) override { return name == wanted; }
+  void weights(std::string_view name, const heed::ObservedTensor& value) override {
+    shown.emplace_back(name);
+    for (int d = 0; d < 4; ++d) extents.push_back(value.extent(d));
+    last = value(1, value.extent(1) - 1, 2, 1);
+  }
+  std::string wanted;
+  std::vector<std::string> shown;
+  std::vector<heed::Index> extents;
+  double last = 0;
+};
+
 template <class T>
 void expect_observed(const AnyLayer<T>& layer, const heed::Extents<3>& extents);
 

@@ -25,8 +25,8 @@ using namespace layer_checks;
 
 template <class T>
 class LinearOf : public testing::Test {};
-using Elements = testing::Types<float, double>;
-TYPED_TEST_SUITE(LinearOf, Elements);
+using LinearElements = testing::Types<float, double>;
+TYPED_TEST_SUITE(LinearOf, LinearElements);
 
 template <class T>
 Linear<T> random_linear(const heed::LinearOptions& options, std::uint64_t seed = 3) {

@@ -35,8 +35,8 @@ using namespace layer_checks;
 
 template <class T>
 class MultiHeadAttentionOf : public testing::Test {};
-using Elements = testing::Types<float, double>;
-TYPED_TEST_SUITE(MultiHeadAttentionOf, Elements);
+using MultiHeadAttentionElements = testing::Types<float, double>;
+TYPED_TEST_SUITE(MultiHeadAttentionOf, MultiHeadAttentionElements);
 
 template <class T>
 MultiHeadAttention<T> random_mha(const MultiHeadAttentionOptions& options) {
@@ -53,7 +53,7 @@ MultiHeadAttention<T> random_mha(const MultiHeadAttentionOptions& options) {
 }
 
 template <class T>
-constexpr double kRounding = sizeof(T) == 8 ? 1e-13 : 1e-5;
+constexpr double kHeadsRounding = sizeof(T) == 8 ? 1e-13 : 1e-5;
 
 // ---- values from PyTorch -------------------------------------------------------------------------------------------
 
@@ -308,8 +308,8 @@ TYPED_TEST(MultiHeadAttentionOf, GroupedHeadsReadTheirKeyHead) {
     }
     const auto x = random_tensor<T, 3>({2, 7, E});
     const auto expected = full.with_weights(x, Causal{}), actual = grouped.with_weights(x, Causal{});
-    EXPECT_LE(max_error(expected.out.view(), actual.out.view()), kRounding<T>);
-    EXPECT_LE(max_error(expected.weights.view(), actual.weights.view()), kRounding<T>);
+    EXPECT_LE(max_error(expected.out.view(), actual.out.view()), kHeadsRounding<T>);
+    EXPECT_LE(max_error(expected.weights.view(), actual.weights.view()), kHeadsRounding<T>);
   }
 }
 
@@ -357,8 +357,8 @@ TYPED_TEST(MultiHeadAttentionOf, IsAttentionBetweenTwoProjections) {
     }
   }
   const auto actual = mha.with_weights(query, key, value, Causal::bottom_right());
-  EXPECT_LE(max_error(mha.out_proj()(joined).view(), actual.out.view()), kRounding<T>);
-  EXPECT_LE(max_error(attended.weights.view(), actual.weights.view()), kRounding<T>);
+  EXPECT_LE(max_error(mha.out_proj()(joined).view(), actual.out.view()), kHeadsRounding<T>);
+  EXPECT_LE(max_error(attended.weights.view(), actual.weights.view()), kHeadsRounding<T>);
 }
 
 TYPED_TEST(MultiHeadAttentionOf, MeanOverHeads) {
@@ -389,8 +389,8 @@ TYPED_TEST(MultiHeadAttentionOf, EqualMasksGiveEqualResults) {
   const auto expected = mha.with_weights(x, Causal{} & Padding(lengths));
   const auto check = [&](const auto& mask) {
     const auto actual = mha.with_weights(x, mask);
-    EXPECT_LE(max_error(expected.out.view(), actual.out.view()), kRounding<T>);
-    EXPECT_LE(max_error(expected.weights.view(), actual.weights.view()), kRounding<T>);
+    EXPECT_LE(max_error(expected.out.view(), actual.out.view()), kHeadsRounding<T>);
+    EXPECT_LE(max_error(expected.weights.view(), actual.weights.view()), kHeadsRounding<T>);
   };
   check(Dense::keep(keep));
   check(Dense::ignore(ignore));
@@ -423,8 +423,8 @@ TYPED_TEST(MultiHeadAttentionOf, AloneOrPaddedOrPacked) {
     const Tensor<T, 2> alone = mha(alone_x);
     const auto from_batch = in_batch.view()[b].slice(0, 0, length);
     const auto from_sequence = in_sequence.view()[0].slice(0, first, length);
-    EXPECT_LE(max_error(alone.view(), from_batch), kRounding<T>);
-    EXPECT_LE(max_error(alone.view(), from_sequence), kRounding<T>);
+    EXPECT_LE(max_error(alone.view(), from_batch), kHeadsRounding<T>);
+    EXPECT_LE(max_error(alone.view(), from_sequence), kHeadsRounding<T>);
     // Padded rows were NaN; as queries they stay in themselves.
     for (Index l = length; l < 9; ++l) EXPECT_TRUE(std::isnan(in_batch(b, l, 0)));
   }
@@ -468,19 +468,6 @@ TYPED_TEST(MultiHeadAttentionOf, AllocatesNothingOnceWarm) {
     mha.pack();
   }
 }
-
-struct WeightRecorder : Recorder {
-  bool wants_weights(std::string_view name) override { return name == wanted; }
-  void weights(std::string_view name, const heed::ObservedTensor& value) override {
-    shown.emplace_back(name);
-    for (int d = 0; d < 4; ++d) extents.push_back(value.extent(d));
-    last = value(1, 1, 2, 1);
-  }
-  std::string wanted;
-  std::vector<std::string> shown;
-  std::vector<Index> extents;
-  double last = 0;
-};
 
 TYPED_TEST(MultiHeadAttentionOf, ShowsOutputsAndWeights) {
   using T = TypeParam;

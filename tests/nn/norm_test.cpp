@@ -26,8 +26,8 @@ using heed_test::Golden;
 
 template <class T>
 class NormOf : public testing::Test {};
-using Elements = testing::Types<float, double, half, heed::bfloat16>;
-TYPED_TEST_SUITE(NormOf, Elements);
+using NormElements = testing::Types<float, double, half, heed::bfloat16>;
+TYPED_TEST_SUITE(NormOf, NormElements);
 
 template <class T>
 constexpr double kEpsilon = std::is_same_v<T, double>           ? 0x1p-52
@@ -127,7 +127,7 @@ using GoldenElements = testing::Types<float, double>;
 TYPED_TEST_SUITE(NormGolden, GoldenElements);
 
 template <class T, class Layer>
-void expect_golden(const std::string& name, Layer layer, double tolerance = 6 * kEpsilon<T>) {
+void expect_golden_norm(const std::string& name, Layer layer, double tolerance = 6 * kEpsilon<T>) {
   const Golden golden(name);
   golden.load_into(layer);
   const Tensor<T, 3> y = layer(golden.tensor<T, 3>("in.x"));
@@ -136,14 +136,14 @@ void expect_golden(const std::string& name, Layer layer, double tolerance = 6 * 
 }
 
 TYPED_TEST(NormGolden, ValuesFromPyTorch) {
-  expect_golden<TypeParam>("layer_norm", LayerNorm<TypeParam>({.width = 24}));
-  expect_golden<TypeParam>("layer_norm_eps", LayerNorm<TypeParam>({.width = 24, .eps = 1e-3}));
-  expect_golden<TypeParam>("layer_norm_no_bias", LayerNorm<TypeParam>({.width = 24, .bias = false}));
+  expect_golden_norm<TypeParam>("layer_norm", LayerNorm<TypeParam>({.width = 24}));
+  expect_golden_norm<TypeParam>("layer_norm_eps", LayerNorm<TypeParam>({.width = 24, .eps = 1e-3}));
+  expect_golden_norm<TypeParam>("layer_norm_no_bias", LayerNorm<TypeParam>({.width = 24, .bias = false}));
   // Rows of mean 1000 and rows of spread 1/128: what E[x²] - E[x]² and a wrong epsilon get wrong.
   // In double it is PyTorch that loses digits, 1e-13 by a calculation in 50 digits.
-  expect_golden<TypeParam>("layer_norm_offset", LayerNorm<TypeParam>({.width = 24, .eps = 1e-12}),
-                           std::max(6 * kEpsilon<TypeParam>, 1e-13));
-  expect_golden<TypeParam>("rms_norm", RMSNorm<TypeParam>({.width = 24, .eps = 1e-5}));
+  expect_golden_norm<TypeParam>("layer_norm_offset", LayerNorm<TypeParam>({.width = 24, .eps = 1e-12}),
+                                std::max(6 * kEpsilon<TypeParam>, 1e-13));
+  expect_golden_norm<TypeParam>("rms_norm", RMSNorm<TypeParam>({.width = 24, .eps = 1e-5}));
 }
 
 // Case C35: the epsilon of a checkpoint changes the result.

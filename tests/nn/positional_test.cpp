@@ -27,7 +27,7 @@ using heed::Tensor;
 using namespace layer_checks;
 using heed_test::Golden;
 
-using Elements = testing::Types<float, double, heed::half, heed::bfloat16>;
+using PositionalElements = testing::Types<float, double, heed::half, heed::bfloat16>;
 constexpr RotaryPairing kPairings[] = {RotaryPairing::HalfSplit, RotaryPairing::Interleaved};
 
 // ---- Positions ------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ TEST(Sinusoidal, FirstAndStepMoveThePositions) {
 
 template <class T>
 class SinusoidalOf : public testing::Test {};
-TYPED_TEST_SUITE(SinusoidalOf, Elements);
+TYPED_TEST_SUITE(SinusoidalOf, PositionalElements);
 
 TYPED_TEST(SinusoidalOf, KeepsThePromisesOfALayer) {
   for (const Index width : {1, 9, 64}) {
@@ -220,7 +220,7 @@ TEST(Sinusoidal, HasNoParametersAndNamesMistakes) {
 
 template <class T>
 class LearnedOf : public testing::Test {};
-TYPED_TEST_SUITE(LearnedOf, Elements);
+TYPED_TEST_SUITE(LearnedOf, PositionalElements);
 
 TYPED_TEST(LearnedOf, KeepsThePromisesOfALayer) {
   for (const Index width : {1, 9, 64}) {
@@ -301,7 +301,7 @@ TEST(Rotary, PairingsAndPartialWidth) {
 
 template <class T>
 class RotaryOf : public testing::Test {};
-TYPED_TEST_SUITE(RotaryOf, Elements);
+TYPED_TEST_SUITE(RotaryOf, PositionalElements);
 
 template <class T>
 constexpr double kRotaryTolerance = std::is_same_v<T, double>       ? 4e-15

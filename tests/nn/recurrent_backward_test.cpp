@@ -41,7 +41,7 @@ struct Step {
 };
 
 template <class T>
-void expect_golden(const std::string& kind, const std::string& variant, double tolerance) {
+void expect_golden_gradients(const std::string& kind, const std::string& variant, double tolerance) {
   SCOPED_TRACE(kind + variant);
   const Golden golden(kind + variant);
   Recurrent<T> layer = golden_layer<T>(kind, variant);
@@ -73,8 +73,8 @@ void expect_golden(const std::string& kind, const std::string& variant, double t
 TEST(RecurrentBackward, GradientsFromPyTorch) {
   for (const char* kind : {"rnn", "lstm", "gru"}) {
     for (const char* variant : kGoldenVariants) {
-      expect_golden<double>(kind, variant, heed_test::kGoldenTolerance<double>);
-      expect_golden<float>(kind, variant, heed_test::kGoldenTolerance<float>);
+      expect_golden_gradients<double>(kind, variant, heed_test::kGoldenTolerance<double>);
+      expect_golden_gradients<float>(kind, variant, heed_test::kGoldenTolerance<float>);
     }
   }
 }

@@ -27,7 +27,7 @@ using heed::TensorView;
 using namespace layer_checks;
 
 template <class T>
-SelfAttention<T> random_layer(const heed::SelfAttentionOptions& options) {
+SelfAttention<T> random_attention(const heed::SelfAttentionOptions& options) {
   SelfAttention<T> layer(options);
   fill_parameters<T>(layer, 3);
   return layer;
@@ -72,7 +72,7 @@ MatrixXd average(const MatrixXd& weights, const MatrixXd& v) {
 
 // The formula as the textbook writes it.
 TEST(SelfAttention, Formula) {
-  const auto layer = random_layer<double>({.model = 6, .key_width = 4, .value_width = 5});
+  const auto layer = random_attention<double>({.model = 6, .key_width = 4, .value_width = 5});
   const MatrixXd x = random_tensor<double, 2>({7, 6}).matrix();
   const MatrixXd q = times_transposed(x, as_double(layer.q_proj())), k = times_transposed(x, as_double(layer.k_proj())),
                  v = times_transposed(x, as_double(layer.v_proj()));
@@ -89,7 +89,7 @@ TEST(SelfAttention, Formula) {
 
 TEST(SelfAttention, OptionsOfTheFormula) {
   const auto layer =
-      random_layer<double>({.model = 6, .key_width = 4, .value_width = 5, .out = 3, .bias = true, .scale = 0.3});
+      random_attention<double>({.model = 6, .key_width = 4, .value_width = 5, .out = 3, .bias = true, .scale = 0.3});
   const MatrixXd x = random_tensor<double, 2>({7, 6}).matrix();
   const auto project = [](const heed::Linear<double>& linear, const MatrixXd& in) {
     MatrixXd result = times_transposed(in, as_double(linear));
@@ -126,12 +126,12 @@ TEST(SelfAttention, WidthsNamesAndCounts) {
 
 template <class T>
 class SelfAttentionOf : public testing::Test {};
-using Elements = testing::Types<float, double>;
-TYPED_TEST_SUITE(SelfAttentionOf, Elements);
+using SelfAttentionElements = testing::Types<float, double>;
+TYPED_TEST_SUITE(SelfAttentionOf, SelfAttentionElements);
 
 TYPED_TEST(SelfAttentionOf, SameForAnyArgument) {
   using T = TypeParam;
-  auto layer = random_layer<T>({.model = 9, .key_width = 5, .value_width = 7});
+  auto layer = random_attention<T>({.model = 9, .key_width = 5, .value_width = 7});
   for (int packed = 0; packed < 2; ++packed) {
     expect_same_for_any_argument<T>(layer, 6, 9);
     EXPECT_EQ(layer(Tensor<T, 3>(0, 3, 9)).extents(), (heed::Extents<3>{0, 3, 7}));
@@ -143,7 +143,7 @@ TYPED_TEST(SelfAttentionOf, SameForAnyArgument) {
 TYPED_TEST(SelfAttentionOf, SameForAnyStrides) {
   using T = TypeParam;
   for (const Index out : {0, 4}) {
-    const auto layer = random_layer<T>({.model = 5, .key_width = 3, .value_width = 6, .out = out});
+    const auto layer = random_attention<T>({.model = 5, .key_width = 3, .value_width = 6, .out = out});
     const auto x = random_tensor<T, 3>({2, 4, 5});
     const Tensor<T, 3> expected = layer(x, Causal{});
     heed::Context context;
@@ -159,7 +159,7 @@ TYPED_TEST(SelfAttentionOf, SameForAnyStrides) {
 
 TYPED_TEST(SelfAttentionOf, MasksReachTheWeights) {
   using T = TypeParam;
-  const auto layer = random_layer<T>({.model = 6, .key_width = 4, .value_width = 5});
+  const auto layer = random_attention<T>({.model = 6, .key_width = 4, .value_width = 5});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const std::vector<int> lengths{5, 2};
   const auto [y, weights] = layer.with_weights(x, Causal{} & Padding(lengths));
@@ -182,7 +182,7 @@ TYPED_TEST(SelfAttentionOf, MasksReachTheWeights) {
 
 TYPED_TEST(SelfAttentionOf, PackedGivesTheSameBits) {
   using T = TypeParam;
-  auto layer = random_layer<T>({.model = 6, .key_width = 4, .value_width = 5, .out = 6});
+  auto layer = random_attention<T>({.model = 6, .key_width = 4, .value_width = 5, .out = 6});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const Tensor<T, 3> raw = layer(x);
   layer.pack({.release = true});
@@ -195,7 +195,7 @@ TYPED_TEST(SelfAttentionOf, PackedGivesTheSameBits) {
 TYPED_TEST(SelfAttentionOf, AllocatesNothingOnceWarm) {
   using T = TypeParam;
   if (!heed_test::counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
-  const auto layer = random_layer<T>({.model = 16, .key_width = 8, .value_width = 12, .out = 16});
+  const auto layer = random_attention<T>({.model = 16, .key_width = 8, .value_width = 12, .out = 16});
   const auto x = random_tensor<T, 3>({2, 30, 16});
   Tensor<T, 3> y(2, 30, 16), weights(2, 30, 30);
   heed::Context context;
@@ -207,23 +207,9 @@ TYPED_TEST(SelfAttentionOf, AllocatesNothingOnceWarm) {
             0);
 }
 
-struct WeightRecorder : heed::Observer {
-  void output(std::string_view name, const heed::ObservedTensor&) override { outputs.emplace_back(name); }
-  bool wants_weights(std::string_view name) override { return name == wanted; }
-  void weights(std::string_view name, const heed::ObservedTensor& value) override {
-    shown.emplace_back(name);
-    for (int d = 0; d < 4; ++d) extents.push_back(value.extent(d));
-    last = value(1, 0, 2, 1);
-  }
-  std::string wanted;
-  std::vector<std::string> outputs, shown;
-  std::vector<Index> extents;
-  double last = 0;
-};
-
 TYPED_TEST(SelfAttentionOf, ShowsOutputsAndWeights) {
   using T = TypeParam;
-  const auto layer = random_layer<T>({.model = 6, .key_width = 4, .value_width = 5, .out = 3});
+  const auto layer = random_attention<T>({.model = 6, .key_width = 4, .value_width = 5, .out = 3});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const auto [y, weights] = layer.with_weights(x, Causal{});
   WeightRecorder recorder;
@@ -231,8 +217,8 @@ TYPED_TEST(SelfAttentionOf, ShowsOutputsAndWeights) {
   context.observer = &recorder;
   const heed::Context::Scope scope(context, "attention");
   EXPECT_TRUE(bits_equal(y.view(), layer(x, Causal{}, context).view()));
-  EXPECT_EQ(recorder.outputs, (std::vector<std::string>{"attention.q_proj", "attention.k_proj", "attention.v_proj",
-                                                        "attention.out_proj", "attention"}));
+  EXPECT_EQ(recorder.names, (std::vector<std::string>{"attention.q_proj", "attention.k_proj", "attention.v_proj",
+                                                      "attention.out_proj", "attention"}));
   EXPECT_TRUE(recorder.shown.empty());
   recorder.wanted = "attention";
   EXPECT_TRUE(bits_equal(y.view(), layer(x, Causal{}, context).view()));
@@ -242,8 +228,8 @@ TYPED_TEST(SelfAttentionOf, ShowsOutputsAndWeights) {
 }
 
 TEST(SelfAttention, DropoutOnlyWhileTraining) {
-  const auto layer = random_layer<float>({.model = 6, .dropout = 0.5});
-  const auto plain = random_layer<float>({.model = 6});
+  const auto layer = random_attention<float>({.model = 6, .dropout = 0.5});
+  const auto plain = random_attention<float>({.model = 6});
   const auto x = random_tensor<float, 3>({1, 20, 6});
   heed::Context context;
   EXPECT_TRUE(bits_equal(plain(x).view(), layer(x, context).view()));

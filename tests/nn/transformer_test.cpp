@@ -38,11 +38,11 @@ using namespace layer_checks;
 
 template <class T>
 class TransformerOf : public testing::Test {};
-using Elements = testing::Types<float, double>;
-TYPED_TEST_SUITE(TransformerOf, Elements);
+using TransformerElements = testing::Types<float, double>;
+TYPED_TEST_SUITE(TransformerOf, TransformerElements);
 
 template <class T>
-constexpr double kRounding = sizeof(T) == 8 ? 1e-13 : 2e-5;
+constexpr double kBlockRounding = sizeof(T) == 8 ? 1e-13 : 2e-5;
 
 /// Keeps a copy of everything that is shown.
 class Copies : public heed::Observer {
@@ -324,8 +324,8 @@ TYPED_TEST(TransformerOf, AloneOrPaddedOrPacked) {
         const Index length = lengths[static_cast<std::size_t>(b)], first = offsets[static_cast<std::size_t>(b)];
         const TensorView<const T, 2> alone_x = all.view()[b].slice(0, 0, length);
         const Tensor<T, 2> alone = run(alone_x, NoMask{});
-        EXPECT_LE(max_error(alone.view(), in_batch.view()[b].slice(0, 0, length)), kRounding<T>);
-        EXPECT_LE(max_error(alone.view(), in_sequence.view()[0].slice(0, first, length)), kRounding<T>);
+        EXPECT_LE(max_error(alone.view(), in_batch.view()[b].slice(0, 0, length)), kBlockRounding<T>);
+        EXPECT_LE(max_error(alone.view(), in_sequence.view()[0].slice(0, first, length)), kBlockRounding<T>);
       }
     }
   }
