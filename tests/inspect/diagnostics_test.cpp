@@ -5,7 +5,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -62,13 +61,14 @@ Diagnosis diagnose(Model& model, const AnyMask& mask = heed::NoMask{}, const Ten
   return heed::diagnose(recorder, model, options);
 }
 
-/// How often each kind was found.
-std::map<FindingKind, int> kinds(const Diagnosis& diagnosis) {
-  std::map<FindingKind, int> count;
-  for (const heed::Finding& finding : diagnosis.findings) ++count[finding.kind];
-  return count;
+/// The kinds of the findings, with blanks between them.
+std::string kinds(const Diagnosis& diagnosis) {
+  std::string text;
+  for (const heed::Finding& finding : diagnosis.findings) {
+    text += heed::detail::concat(text.empty() ? "" : " ", to_string(finding.kind));
+  }
+  return text;
 }
-using Kinds = std::map<FindingKind, int>;
 
 /// The rows of the query projection of layer 1 times a factor.
 void scale_queries(Encoder& model, float factor) {
@@ -81,7 +81,7 @@ void scale_queries(Encoder& model, float factor) {
 TEST(Diagnostics, AreSilentOnSoundLayers) {
   Encoder model = encoder();
   for (const auto& diagnosis : {diagnose(model), diagnose(model, heed::Causal{})}) {
-    EXPECT_EQ(kinds(diagnosis), Kinds{}) << diagnosis.text();
+    EXPECT_EQ(kinds(diagnosis), "") << diagnosis.text();
     ASSERT_EQ(diagnosis.heads.size(), 8u);
     EXPECT_EQ(diagnosis.projections.size(), 2u);
     EXPECT_TRUE(diagnosis.text().starts_with("no findings\n"));
@@ -92,9 +92,9 @@ TEST(Diagnostics, FindUniformHeads) {
   Encoder model = encoder();
   scale_queries(model, 0.01f);
   const Diagnosis diagnosis = diagnose(model);
-  EXPECT_EQ(kinds(diagnosis), (Kinds{{FindingKind::NearlyUniform, 1}})) << diagnosis.text();
+  EXPECT_EQ(kinds(diagnosis), "nearly_uniform") << diagnosis.text();
   EXPECT_EQ(diagnosis.findings[0].layer, "layers.1.self_attn");
-  EXPECT_EQ(diagnosis.findings[0].heads, (std::vector<Index>{0, 1, 2, 3}));
+  EXPECT_TRUE((diagnosis.findings[0].heads == std::vector<Index>{0, 1, 2, 3}));
   EXPECT_GT(diagnosis.findings[0].value, 0.99);
 }
 
@@ -105,18 +105,17 @@ TEST(Diagnostics, MarkSingleHeadsWithoutAFinding) {
     for (Index j = 0; j < 32; ++j) weight(i, j) = 0;
   }
   const Diagnosis diagnosis = diagnose(model);
-  EXPECT_EQ(kinds(diagnosis), Kinds{}) << diagnosis.text();
-  EXPECT_EQ(diagnosis.heads[4].marks, std::vector<FindingKind>{FindingKind::NearlyUniform});
+  EXPECT_EQ(kinds(diagnosis), "") << diagnosis.text();
+  EXPECT_TRUE((diagnosis.heads[4].marks == std::vector<FindingKind>{FindingKind::NearlyUniform}));
   EXPECT_TRUE(diagnosis.heads[5].marks.empty());
-  EXPECT_EQ(kinds(diagnose(model, heed::NoMask{}, numbers(), {.share_of_heads = 0.25})),
-            (Kinds{{FindingKind::NearlyUniform, 1}}));
+  EXPECT_EQ(kinds(diagnose(model, heed::NoMask{}, numbers(), {.share_of_heads = 0.25})), "nearly_uniform");
 }
 
 TEST(Diagnostics, FindSaturatedHeads) {
   Encoder model = encoder();
   scale_queries(model, 1000);
   const Diagnosis diagnosis = diagnose(model, heed::Causal{});
-  EXPECT_EQ(kinds(diagnosis), (Kinds{{FindingKind::Saturated, 1}})) << diagnosis.text();
+  EXPECT_EQ(kinds(diagnosis), "saturated") << diagnosis.text();
 }
 
 TEST(Diagnostics, FindSinks) {
@@ -131,7 +130,7 @@ TEST(Diagnostics, FindSinks) {
     for (Index e = 0; e < 32; ++e) x(b, 0, e) = e == 0 ? 1.0f : 0.0f;
   }
   const Diagnosis diagnosis = diagnose(model, heed::Causal{}, x);
-  EXPECT_EQ(kinds(diagnosis)[FindingKind::AttentionSink], 1) << diagnosis.text();
+  EXPECT_EQ(kinds(diagnosis), "attention_sink saturated") << diagnosis.text();
   EXPECT_EQ(diagnosis.findings[0].heads.size(), 4u);
 }
 
@@ -139,7 +138,7 @@ TEST(Diagnostics, FindQueriesWithoutKeys) {
   Encoder model = encoder();
   const std::vector<int> lengths{16, 0};
   const Diagnosis diagnosis = diagnose(model, heed::Padding(lengths));
-  EXPECT_EQ(kinds(diagnosis), (Kinds{{FindingKind::NoVisibleKey, 2}})) << diagnosis.text();
+  EXPECT_EQ(kinds(diagnosis), "no_visible_key no_visible_key") << diagnosis.text();
   EXPECT_EQ(diagnosis.findings[0].value, 64) << "4 heads of 16 queries";
   EXPECT_EQ(diagnosis.heads[0].without_keys, 16);
 }
@@ -170,7 +169,7 @@ TEST(Diagnostics, FindProportionalProjections) {
     Encoder model = encoder();
     copy_projection(model, from, to, -0.5f);
     const Diagnosis diagnosis = diagnose(model);
-    EXPECT_EQ(kinds(diagnosis)[FindingKind::ProportionalProjections], 1) << diagnosis.text();
+    EXPECT_EQ(kinds(diagnosis), "proportional_projections") << diagnosis.text();
     return diagnosis.projections.at(0);
   };
   EXPECT_LT(cosines(0, 1).query_key, -0.99);
@@ -190,7 +189,7 @@ TEST(Diagnostics, CompareSharedKeysWithTheirQueries) {
   ASSERT_EQ(diagnosis.projections.size(), 2u);
   EXPECT_NEAR(diagnosis.projections[1].query_key, 1, 1e-6);
   EXPECT_LT(std::abs(diagnosis.projections[1].query_value), 0.2);
-  EXPECT_EQ(kinds(diagnosis)[FindingKind::ProportionalProjections], 1);
+  EXPECT_EQ(kinds(diagnosis), "proportional_projections");
 }
 
 TEST(Diagnostics, CompareProjectionsOfTheirOwn) {
@@ -200,14 +199,14 @@ TEST(Diagnostics, CompareProjectionsOfTheirOwn) {
   std::copy_n(layer.q_proj().weight().value().data(), 8 * 32, layer.v_proj().weight().mutable_value().data());
   const Diagnosis diagnosis = diagnose(layer);
   EXPECT_NEAR(diagnosis.projections[0].query_value, 1, 1e-6);
-  EXPECT_EQ(kinds(diagnosis)[FindingKind::ProportionalProjections], 1);
+  EXPECT_EQ(kinds(diagnosis), "proportional_projections");
 }
 
 TEST(Diagnostics, LeaveOutWhatHasNoChoice) {
   // Of each query only one key is visible: neither saturation nor entropy means anything.
   Encoder model = encoder();
   const Diagnosis diagnosis = diagnose(model, heed::Window(0, 0));
-  EXPECT_EQ(kinds(diagnosis), Kinds{}) << diagnosis.text();
+  EXPECT_EQ(kinds(diagnosis), "") << diagnosis.text();
   EXPECT_EQ(diagnosis.heads[0].queries, 32);
   EXPECT_EQ(diagnosis.heads[0].rows, 0);
 }
@@ -226,8 +225,7 @@ TEST(Diagnostics, CountByHand) {
   EXPECT_NEAR(s.entropy, (1 + last) / 2, 1e-12);
   EXPECT_EQ(s.saturated, 0.5);
   EXPECT_EQ(s.first_weight, 0.005) << "the second query sees nothing but the first token and itself";
-  EXPECT_EQ(kinds(heed::diagnose(recorder, {.min_rows = 1, .saturated_share = 0.5})),
-            (Kinds{{FindingKind::Saturated, 1}}));
+  EXPECT_EQ(kinds(heed::diagnose(recorder, {.min_rows = 1, .saturated_share = 0.5})), "saturated");
 }
 
 TEST(Diagnostics, ReportsAreTextAndJson) {
@@ -241,10 +239,10 @@ TEST(Diagnostics, ReportsAreTextAndJson) {
   const auto json = nlohmann::json::parse(diagnosis.json());
   ASSERT_EQ(json.at("findings").size(), 1u);
   EXPECT_EQ(json.at("findings")[0].at("kind"), "nearly_uniform");
-  EXPECT_EQ(json.at("findings")[0].at("heads"), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(json.at("findings")[0].at("heads").dump(), "[0,1,2,3]");
   EXPECT_EQ(json.at("findings")[0].at("text"), diagnosis.findings[0].text);
   ASSERT_EQ(json.at("heads").size(), 8u);
-  EXPECT_EQ(json.at("heads")[5].at("marks"), std::vector<std::string>{"nearly_uniform"});
+  EXPECT_EQ(json.at("heads")[5].at("marks").dump(), "[\"nearly_uniform\"]");
   EXPECT_NEAR(json.at("heads")[5].at("entropy").get<double>(), diagnosis.heads[5].entropy, 1e-5);
   EXPECT_EQ(json.at("projections").size(), 2u);
   EXPECT_TRUE(json.at("projections")[1].at("query_key").is_null()) << "a matrix of zeros has no direction";
