@@ -120,6 +120,41 @@ std::vector<char32_t> code_points(std::string_view text) {
 
 std::string pride_and_prejudice() { return examples::read_file(HEED_ARTICLE_NOVEL); }
 
+Characters::Characters(std::string_view text, int length)
+    : length_(static_cast<std::size_t>(length)), split_(text.size() - text.size() / 10) {
+  if (text.size() - split_ <= length_) throw std::runtime_error("the text is too short for windows of that length");
+  const std::set<char> characters(text.begin(), text.end());
+  alphabet_.assign(characters.begin(), characters.end());
+  for (const char c : text) {
+    ids_.push_back(static_cast<int>(std::lower_bound(alphabet_.begin(), alphabet_.end(), c) - alphabet_.begin()));
+  }
+}
+
+Batch Characters::sample(std::uint64_t seed, int step, int size) const {
+  Draws draws(seed, "windows." + std::to_string(step));
+  std::vector<std::size_t> begins(static_cast<std::size_t>(size));
+  for (std::size_t& begin : begins) begin = draws.below(split_ - length_);
+  return windows(begins);
+}
+
+Batch Characters::held_out(int size) const {
+  const std::size_t room = ids_.size() - split_ - length_;
+  std::vector<std::size_t> begins(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < begins.size(); ++i) begins[i] = split_ + i * room / begins.size();
+  return windows(begins);
+}
+
+Batch Characters::windows(const std::vector<std::size_t>& begins) const {
+  const Index size = static_cast<Index>(begins.size()), length = static_cast<Index>(length_);
+  Batch batch{heed::Tensor<int, 2>(size, length), {}, heed::Tensor<int, 2>(size, length)};
+  for (Index b = 0; b < size; ++b) {
+    const int* from = ids_.data() + begins[static_cast<std::size_t>(b)];
+    std::copy_n(from, length_, &batch.ids(b, 0));
+    std::copy_n(from + 1, length_, &batch.targets(b, 0));
+  }
+  return batch;
+}
+
 Dataset needle_sentences(std::string_view text, const NeedleOptions& options) {
   const std::vector<std::string> words = split_words(text);
   const std::vector<std::string> needle{"the", "answer", "was", "", "."},
@@ -200,37 +235,36 @@ Dataset reviews(const ReviewOptions& options) {
   return data;
 }
 
-Pairs passage_pairs(const PairOptions& options) {
+Passages novel_passages(const PassageOptions& options) {
   const std::filesystem::path directory = text_directory("austen");
   std::vector<std::vector<std::string>> words;
   for (const char* name :
        {"emma", "mansfield_park", "northanger_abbey", "persuasion", "pride_and_prejudice", "sense_and_sensibility"}) {
     words.push_back(split_words(examples::read_file(directory / (std::string(name) + ".txt"))));
   }
-  const std::vector<std::string> opening = split_words("The following is taken from a novel by the same author.");
+  const std::vector<std::string> opening = split_words("My dear sir, I have the honour to send you the following:");
   const Vocabulary vocabulary(words, static_cast<std::size_t>(options.vocabulary));
   std::vector<std::vector<int>> ids;
   for (const auto& text : words) ids.push_back(ids_of(text, vocabulary));
   const std::vector<int> head = ids_of(opening, vocabulary);
 
-  Draws draws(options.seed, "pairs");
-  const auto example = [&](bool held_out, int number) {
-    const std::size_t first = draws.below(ids.size()), others = 1 + draws.below(ids.size() - 1);
-    const std::size_t second = number % 2 == 1 ? first : (first + others) % ids.size();
-    Example made{.label = number % 2};
-    for (const std::size_t book : {first, second}) {
-      append(made.ids, head);
-      append(made.ids, passage(part_of(ids[book], held_out), static_cast<std::size_t>(options.length), draws));
-    }
+  Draws draws(options.seed, "passages");
+  const auto example = [&](bool held_out, std::size_t book) {
+    Example made{.ids = head, .label = static_cast<int>(book)};
+    append(made.ids, passage(part_of(ids[book], held_out), static_cast<std::size_t>(options.length), draws));
     return made;
   };
-  Pairs pairs;
-  pairs.vocabulary = vocabulary.size() + 1;
-  pairs.classes = 2;
-  pairs.opening = static_cast<int>(head.size());
-  for (int i = 0; i < options.training; ++i) pairs.training.push_back(example(false, i));
-  for (int i = 0; i < options.held_out; ++i) pairs.held_out.push_back(example(true, i));
-  return pairs;
+  Passages passages;
+  passages.vocabulary = vocabulary.size() + 1;
+  passages.classes = static_cast<int>(ids.size());
+  passages.opening = static_cast<int>(head.size());
+  for (int i = 0; i < options.training; ++i) passages.training.push_back(example(false, draws.below(ids.size())));
+  for (int i = 0; i < options.held_out / 2; ++i) {
+    const std::size_t first = draws.below(ids.size()), others = 1 + draws.below(ids.size() - 1);
+    passages.held_out.push_back(example(true, first));
+    passages.held_out.push_back(example(true, i % 2 == 0 ? first : (first + others) % ids.size()));
+  }
+  return passages;
 }
 
 }  // namespace article

@@ -43,6 +43,26 @@ std::vector<char32_t> code_points(std::string_view text);
 // The first part of Pride and Prejudice, which lies beside the example sentence_search.
 std::string pride_and_prejudice();
 
+// A text as characters, of which each is to be told from those before it; the last tenth is held out.
+class Characters {
+ public:
+  // Windows of `length` characters. Throws std::runtime_error where the text is too short for them.
+  Characters(std::string_view text, int length);
+
+  int vocabulary() const { return static_cast<int>(alphabet_.size()); }
+  // `size` windows of the first part, chosen by (seed, step) alone; each target is the character that follows.
+  Batch sample(std::uint64_t seed, int step, int size) const;
+  // `size` windows at equal distances over the held-out part.
+  Batch held_out(int size) const;
+
+ private:
+  Batch windows(const std::vector<std::size_t>& begins) const;
+
+  std::vector<char> alphabet_;
+  std::vector<int> ids_;
+  std::size_t length_, split_;
+};
+
 struct NeedleOptions {
   int length = 256;  // words of a passage
   int training = 4000, held_out = 800;
@@ -65,18 +85,18 @@ struct ReviewOptions {
 // there.
 Dataset reviews(const ReviewOptions& options);
 
-struct PairOptions {
-  int length = 48;  // words of each passage, the opening not counted
-  int training = 6000, held_out = 1000;
-  int vocabulary = 1500;
+struct PassageOptions {
+  int length = 48;  // words of a passage, the opening not counted
+  int training = 4000, held_out = 1000;
+  int vocabulary = 1000;
   std::uint64_t seed = 1;
 };
-// Pairs of passages from the novels of Jane Austen, both behind the same opening; label 1 where the book is the same.
-// One example is the two one after the other, of equal length. Held-out pairs are from the last fifths. Throws Skipped
-// where the novels are not there.
-struct Pairs : Dataset {
-  int opening = 0;  // words of the opening
+// Passages of the six novels of Jane Austen behind one opening, the same for all; the label tells the book. Held-out
+// ones are from the last fifths, and come in pairs: number 2i and 2i + 1, from one book in every other pair. Throws
+// Skipped where the novels are not there.
+struct Passages : Dataset {
+  int opening = 0;  // words of it
 };
-Pairs passage_pairs(const PairOptions& options);
+Passages novel_passages(const PassageOptions& options);
 
 }  // namespace article

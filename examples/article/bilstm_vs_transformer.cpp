@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// One sentence decides, and it may be anywhere in a long text: a bidirectional LSTM has to carry it through all that
+// follows, attention reads it where it is. Measured on needles in passages of a novel, and on reviews.
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/claim.hpp"
+#include "common/models.hpp"
+#include "common/texts.hpp"
+
+namespace {
+
+struct Contestant {
+  std::string name;
+  article::Body body;
+  article::Readout readout;
+  int layers;
+  double learning_rate;
+};
+// About equal in their parameters; each at the learning rate that suits it.
+const std::vector<Contestant> kContestants{
+    {"transformer, mean", article::Body::Transformer, article::Readout::Mean, 1, 3e-3},
+    {"BiLSTM, mean", article::Body::Lstm, article::Readout::Mean, 2, 5e-3},
+    {"BiLSTM, last states", article::Body::Lstm, article::Readout::Ends, 2, 5e-3}};
+
+struct Outcome {
+  heed::Index parameters = 0;
+  std::vector<double> by_group{};  // accuracies on held-out texts
+  std::vector<double> losses{};    // in training
+  double accuracy() const {
+    return std::accumulate(by_group.begin(), by_group.end(), 0.0) / static_cast<double>(by_group.size());
+  }
+};
+
+Outcome train(const Contestant& contestant, const article::Dataset& data, int steps) {
+  article::Model model({.vocabulary = data.vocabulary,
+                        .classes = data.classes,
+                        .layers = contestant.layers,
+                        .body = contestant.body,
+                        .readout = contestant.readout});
+  heed::Context context;
+  Outcome outcome{.parameters = model.parameter_count()};
+  outcome.losses = article::train(
+      model, [&](int step) { return article::sample(data.training, 1, step, 16); },
+      {.steps = steps, .learning_rate = contestant.learning_rate}, context);
+  outcome.by_group = article::accuracies(model, data.held_out, context);
+  return outcome;
+}
+
+struct Needles {
+  std::vector<Outcome> shortest, longest;  // of each contestant
+};
+
+Needles find_needles(article::Report& report) {
+  const int steps = report.pick(240, 120);
+  const std::vector<int> lengths = report.pick(std::vector{32, 64, 128, 256}, std::vector{32, 256});
+  report.text(
+      "Passages of Pride and Prejudice, in each of which one sentence was put, \"the answer was london\" (or "
+      "letter, dinner, library: words of the novel, but not of the passage). Which one is to be told, after " +
+      std::to_string(steps) + " steps of 16 passages; a guess is right once in four.");
+  const std::string novel = article::pride_and_prejudice();
+  article::Table& by_length = report.table("held-out accuracy by the length of the text",
+                                           {"words", "transformer, mean", "BiLSTM, mean", "BiLSTM, last states"});
+  std::vector<examples::Curve> curves;
+  for (const Contestant& contestant : kContestants) curves.push_back({contestant.name, {}});
+  Needles needles;
+  for (const int length : lengths) {
+    const article::Dataset data =
+        article::needle_sentences(novel, {.length = length, .held_out = report.pick(800, 320)});
+    std::vector<Outcome> outcomes;
+    std::vector<article::Cell> row{length};
+    for (std::size_t i = 0; i < kContestants.size(); ++i) {
+      outcomes.push_back(train(kContestants[i], data, steps));
+      row.push_back(outcomes[i].accuracy());
+      curves[i].points.push_back({static_cast<double>(length), outcomes[i].accuracy()});
+    }
+    by_length.row(row);
+    if (length == lengths.front()) needles.shortest = outcomes;
+    needles.longest = outcomes;
+  }
+  report.curves("A decisive sentence in longer and longer texts", curves, "words", "accuracy",
+                {.x = examples::Scale::Log2});
+
+  article::Table& by_place = report.table("the longest texts, by the eighth in which the sentence begins",
+                                          {"model", "1", "2", "3", "4", "5", "6", "7", "8"});
+  std::vector<examples::Curve> training;
+  for (std::size_t i = 0; i < kContestants.size(); ++i) {
+    const Outcome& outcome = needles.longest[i];
+    std::vector<article::Cell> row{kContestants[i].name};
+    row.insert(row.end(), outcome.by_group.begin(), outcome.by_group.end());
+    by_place.row(row);
+    training.push_back({kContestants[i].name, examples::group_means(outcome.losses, 10)});
+  }
+  report.curves("Training on texts of 256 words", training, "step", "loss");
+  return needles;
+}
+
+// Nothing where the reviews are not there.
+std::optional<std::vector<Outcome>> judge_reviews(article::Report& report) {
+  article::Dataset data;
+  try {
+    data = article::reviews({});
+  } catch (const article::Skipped& missing) {
+    report.text(std::string("Reviews were not judged: ") + missing.what() + ".");
+    return std::nullopt;
+  }
+  report.text(
+      "Chinese reviews of books and hotels, character by character: praise or not? Here, words all over the "
+      "text decide, not one sentence. Held-out reviews, each text once.");
+  if (report.quick()) {
+    std::vector<article::Example> some;
+    for (std::size_t i = 0; i < data.held_out.size(); i += 8) some.push_back(data.held_out[i]);
+    data.held_out = some;
+  }
+  article::Table& table = report.table("accuracy by the length of a review",
+                                       {"model", "parameters", "to 100 characters", "to 200", "longer"});
+  std::vector<Outcome> outcomes;
+  for (const Contestant& contestant : kContestants) {
+    const Outcome& outcome = outcomes.emplace_back(train(contestant, data, report.pick(800, 60)));
+    table.row({contestant.name, outcome.parameters, outcome.by_group[0], outcome.by_group[1], outcome.by_group[2]});
+  }
+  return outcomes;
+}
+
+void measure(article::Report& report) {
+  const Needles needles = find_needles(report);
+  const std::optional<std::vector<Outcome>> reviews = judge_reviews(report);
+  const double attention = *std::min_element(needles.longest[0].by_group.begin(), needles.longest[0].by_group.end());
+  const double lstm = std::max(needles.longest[1].accuracy(), needles.longest[2].accuracy());
+  const bool anywhere =
+      report.expect("accuracy of the transformer where it is lowest, 256 words", attention, article::at_least(0.9));
+  const bool lost = report.expect("accuracy of the better BiLSTM, 256 words", lstm, article::at_most(0.85));
+  report.expect("accuracy of the BiLSTM with the mean, 32 words", needles.shortest[1].accuracy(),
+                article::at_least(0.9));
+  std::string figure = "a sentence in 256 words: transformer " +
+                       article::format("%.2f", needles.longest[0].accuracy()) + ", BiLSTM " +
+                       article::format("%.2f", needles.longest[1].accuracy()) + " (mean) and " +
+                       article::format("%.2f", needles.longest[2].accuracy()) + " (last states)";
+  bool everywhere = anywhere && lost;
+  if (reviews) {
+    const double difference =
+        (*reviews)[0].by_group[2] - std::max((*reviews)[1].by_group[2], (*reviews)[2].by_group[2]);
+    figure += "; reviews over 200 characters: transformer " + article::format("%.2f", (*reviews)[0].by_group[2]) +
+              ", BiLSTM " + article::format("%.2f", (*reviews)[1].by_group[2]) + " and " +
+              article::format("%.2f", (*reviews)[2].by_group[2]);
+    everywhere = everywhere && difference > 0.02;
+  }
+  report.verdict(everywhere         ? article::Verdict::Held
+                 : anywhere && lost ? article::Verdict::Partly
+                                    : article::Verdict::Contradicted,
+                 figure);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return article::run(argc, argv,
+                      {.name = "bilstm_vs_transformer",
+                       .claim = "Where a decisive sentence moves through texts longer than 200 tokens, a transformer "
+                                "finds it and a BiLSTM loses it."},
+                      measure);
+}
