@@ -81,7 +81,7 @@ double best_seconds(int repeats, Run&& run) {
 }
 
 void measure(article::Report& report) {
-  const int longest = report.pick(16384, 2048), longest_naive = report.pick(8192, 2048);
+  const int longest = report.pick(16384, 2048), longest_naive = report.pick(4096, 2048);
   report.text(
       "Four heads of width 64, float, one thread, forward. Memory is the output and what is stored on the way to "
       "it. The naive path keeps all scores, L x L for each head; the others keep some rows of a block. The window "

@@ -167,7 +167,8 @@ std::string format(const char* format, double value) {
   return text;
 }
 
-std::string format(std::string_view text, std::initializer_list<double> values) {
+std::string format(const char* format, std::initializer_list<double> values) {
+  std::string_view text = format;
   std::string result;
   const double* next = values.begin();
   while (!text.empty()) {
@@ -178,7 +179,7 @@ std::string format(std::string_view text, std::initializer_list<double> values) 
     const bool is_place = text.substr(0, 2) != "%%";
     const std::size_t size = is_place ? std::min(text.find_first_of("efg"), text.size() - 1) + 1 : 2;
     if (is_place && next == values.end()) throw std::logic_error("format: there are fewer numbers than places");
-    result += is_place ? format(std::string(text.substr(0, size)).c_str(), *next++) : "%";
+    result += is_place ? article::format(std::string(text.substr(0, size)).c_str(), *next++) : "%";
     text.remove_prefix(size);
   }
   return result;

@@ -28,7 +28,7 @@ struct Claim {
 std::string format(const char* format, double value);
 
 // The same with one after the other: format("%.1f of %.0f", {1.5, 2}).
-std::string format(std::string_view text, std::initializer_list<double> values);
+std::string format(const char* format, std::initializer_list<double> values);
 
 // What a measurement may be.
 struct Range {

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+// What a forgotten mask looks like from outside: the loss does not tell. And why a mask is not a large negative number.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <heed/attention/attention.hpp>
+#include <heed/core/random.hpp>
+#include <heed/mask/basic.hpp>
+
+#include "common/claim.hpp"
+#include "common/models.hpp"
+#include "common/texts.hpp"
+
+namespace {
+
+using article::format;
+
+constexpr int kLength = 32;
+
+struct CausalResult {
+  std::vector<double> losses;
+  double held_out = 0;  // as in training: with or without the mask
+  double causal = 0;    // under a causal mask, which is what generating amounts to
+};
+
+CausalResult train_language_model(const article::Characters& text, bool causal, int steps) {
+  heed::Context context;
+  article::Model model({.vocabulary = text.vocabulary(),
+                        .classes = text.vocabulary(),
+                        .length = kLength,
+                        .layers = 1,
+                        .readout = article::Readout::EachToken,
+                        .causal = causal,
+                        .positions = article::Positions::Learned});
+  CausalResult result;
+  result.losses = article::train(
+      model, [&](int step) { return text.sample(1, step, 16); }, {.steps = steps, .learning_rate = 5e-3}, context);
+  const article::Batch held_out = text.held_out(48);
+  result.held_out = model.loss(held_out, context);
+  model.set_masks(true, true, false);
+  result.causal = model.loss(held_out, context);
+  return result;
+}
+
+double measure_causal(article::Report& report) {
+  const int steps = report.pick(600, 150);
+  report.text(
+      "Causal mask: two character models learn Pride and Prejudice, windows of 32. Without the mask, each position "
+      "sees the character that it is to predict, one place to its right.");
+  const article::Characters text(article::pride_and_prejudice(), kLength);
+  const CausalResult with = train_language_model(text, true, steps), without = train_language_model(text, false, steps);
+  report
+      .table("loss, nats a character; guessing by frequency alone gives about 3",
+             {"model", "end of training", "held out, as trained", "held out, seeing the past only"})
+      .row({"causal", article::tail_mean(with.losses), with.held_out, with.causal})
+      .row({"mask forgotten", article::tail_mean(without.losses), without.held_out, without.causal});
+  const std::size_t group = with.losses.size() / 40;
+  report.curves("A loss too good to be true",
+                {{"causal", examples::group_means(with.losses, group)},
+                 {"mask forgotten", examples::group_means(without.losses, group)}},
+                "step", "loss, nats");
+  report.text(
+      "By Shannon's estimate, someone who knows English still needs 0.4 to 0.9 nats a character: a loss that goes on "
+      "to "
+      "0 is a leak. What this model has learned is to copy; when it sees the past only, as in generating, it is "
+      "useless.");
+  report.expect("training loss, causal - mask forgotten",
+                article::tail_mean(with.losses) - article::tail_mean(without.losses), article::at_least(0.5));
+  report.expect("held-out loss on the past only, mask forgotten - causal", without.causal - with.causal,
+                article::at_least(0.5));
+  return without.causal - with.causal;
+}
+
+// Texts of 6 to 30 symbols 1 ... 9; the class is whether more of them are below 5 than above. 0 is padding.
+article::Batch counting_batch(int step, int size, int length) {
+  article::Batch batch{heed::Tensor<int, 2>(size, length), {}, heed::Tensor<int, 2>(size, 1)};
+  const heed::Philox random(7, static_cast<std::uint64_t>(step));
+  std::uint64_t draw = 0;
+  for (int b = 0; b < size; ++b) {
+    const int count = 6 + static_cast<int>(25 * random.uniform(draw++));
+    int balance = 0;
+    for (int l = 0; l < count; ++l) {
+      const int symbol = 1 + static_cast<int>(9 * random.uniform(draw++));
+      batch.ids(b, l) = symbol;
+      balance += (symbol < 5) - (symbol > 5);
+    }
+    batch.lengths.push_back(count);
+    batch.targets(b, 0) = balance > 0;
+  }
+  return batch;
+}
+
+double measure_padding(article::Report& report) {
+  report.text(
+      "Padding: a classifier tells whether a text of 6 to 30 symbols holds more small ones than large ones; "
+      "trained in batches padded to 32. The same texts are then padded to other lengths, as a batch with one long "
+      "text in it would.");
+  article::Table& table =
+      report.table("accuracy on 2000 new texts", {"model", "padded to 32, as trained", "to 64", "to 256"});
+  heed::Context context;
+  std::vector<double> at_long;
+  std::vector<examples::Curve> curves;
+  for (const bool forgotten : {false, true}) {
+    article::Model model({.vocabulary = 10,
+                          .classes = 2,
+                          .width = 32,
+                          .layers = 1,
+                          .mask_padding = !forgotten,
+                          .pool_padding = forgotten,
+                          .positions = article::Positions::None});
+    const std::vector<double> losses = article::train(
+        model, [&](int step) { return counting_batch(step, 32, 32); }, {.steps = report.pick(600, 250)}, context);
+    std::vector<double> accuracies;
+    for (const int length : {32, 64, 256}) {
+      double right = 0;
+      for (int part = 0; part < 20; ++part)
+        right += model.accuracy(counting_batch(1000000 + part, 100, length), context) / 20;
+      accuracies.push_back(right);
+    }
+    const char* name = forgotten ? "mask forgotten" : "padding masked";
+    table.row({name, accuracies[0], accuracies[1], accuracies[2]});
+    curves.push_back({name, examples::group_means(losses, losses.size() / 25)});
+    at_long.push_back(accuracies[2]);
+  }
+  report.curves("Both train without a complaint", curves, "step", "loss, nats");
+  report.expect("accuracy when padded to 256, masked - forgotten", at_long[0] - at_long[1], article::at_least(0.05));
+  return at_long[0] - at_long[1];
+}
+
+// The weights of a query over 8 keys, softmax in the type T, where a number is added to the scores of hidden keys.
+template <class T>
+std::vector<T> softmax_with_filler(const std::vector<double>& scores, int visible, double filler) {
+  std::vector<T> s;
+  for (std::size_t k = 0; k < scores.size(); ++k) {
+    s.push_back(static_cast<T>(scores[k]) + (static_cast<int>(k) < visible ? T(0) : static_cast<T>(filler)));
+  }
+  const T largest = *std::max_element(s.begin(), s.end());
+  float sum = 0;
+  for (T& x : s) sum += static_cast<float>(x = static_cast<T>(std::exp(static_cast<float>(x - largest))));
+  for (T& x : s) x = static_cast<T>(static_cast<float>(x) / sum);
+  return s;
+}
+
+// What the hidden keys got: 0 is right.
+template <class T>
+double hidden_weight(const std::vector<double>& scores, int visible, double filler) {
+  const std::vector<T> weights = softmax_with_filler<T>(scores, visible, filler);
+  double sum = 0;
+  for (std::size_t k = static_cast<std::size_t>(visible); k < weights.size(); ++k)
+    sum += static_cast<double>(weights[k]);
+  return sum;
+}
+
+// The same with heed's mask.
+template <class T>
+double hidden_weight_with_mask(const std::vector<double>& scores, int visible) {
+  const auto L = static_cast<heed::Index>(scores.size());
+  heed::Tensor<T, 4> q(1, 1, 1, 1), k(1, 1, L, 1), v(1, 1, L, 1);
+  q(0, 0, 0, 0) = T(1);
+  for (heed::Index i = 0; i < L; ++i) {
+    k(0, 0, i, 0) = static_cast<T>(scores[static_cast<std::size_t>(i)]);
+    v(0, 0, i, 0) = static_cast<T>(i < visible ? 0 : 1);  // so that the output is the weight of hidden keys
+  }
+  const std::vector<int> lengths{visible};
+  return static_cast<double>(heed::attention(q, k, v, heed::Padding(lengths))(0, 0, 0, 0));
+}
+
+double measure_fillers(article::Report& report) {
+  report.text(
+      "A number in place of a mask: the weight that hidden keys get, all in all, in a row of 8 keys. Right is 0. "
+      "Ordinary scores lie around 0; biased ones of visible keys lie at -12000, as long distances under ALiBi may. In "
+      "a row of "
+      "padding nothing is visible.");
+  const std::vector<double> ordinary{0.3, -1.2, 0.8, 2.1, 0.5, 1.7, -0.4, 0.9},
+      low{-12000, -12001, -12000.5, 3, 1, 2, 0, 1};
+  article::Table& table =
+      report.table("weight of hidden keys", {"added to hidden scores", "float, ordinary", "float, biased",
+                                             "float, padding", "half, ordinary", "half, biased", "half, padding"});
+  double worst = 0;
+  bool has_nan = false;
+  for (const double filler : {-1e4, -65504.0, -1e9, -std::numeric_limits<double>::infinity()}) {
+    using Half = Eigen::half;
+    const std::vector<double> found{
+        hidden_weight<float>(ordinary, 3, filler), hidden_weight<float>(low, 3, filler),
+        hidden_weight<float>(ordinary, 0, filler), hidden_weight<Half>(ordinary, 3, filler),
+        hidden_weight<Half>(low, 3, filler),       hidden_weight<Half>(ordinary, 0, filler)};
+    std::vector<article::Cell> row{std::isinf(filler) ? "-inf" : format("%g", filler)};
+    for (const double x : found) {
+      if (std::isnan(x)) {
+        row.emplace_back("NaN");
+        has_nan = true;
+      } else {
+        row.emplace_back(x);
+        worst = std::max(worst, x);
+      }
+    }
+    table.row(row);
+  }
+  const std::vector<double> with_mask{
+      hidden_weight_with_mask<float>(ordinary, 3),  hidden_weight_with_mask<float>(low, 3),
+      hidden_weight_with_mask<float>(ordinary, 0),  hidden_weight_with_mask<Eigen::half>(ordinary, 3),
+      hidden_weight_with_mask<Eigen::half>(low, 3), hidden_weight_with_mask<Eigen::half>(ordinary, 0)};
+  std::vector<article::Cell> row{"heed::Padding"};
+  for (const double x : with_mask) row.emplace_back(x);
+  table.row(row);
+  report.expect("largest weight of a hidden key, by a number", worst, article::at_least(0.9));
+  report.expect("rows that are not numbers", has_nan, article::at_least(1));
+  report.expect("the same under heed's mask", *std::max_element(with_mask.begin(), with_mask.end()),
+                article::between(0, 0));
+  return worst;
+}
+
+void measure(article::Report& report) {
+  const double causal = measure_causal(report), padding = measure_padding(report), filler = measure_fillers(report);
+  report.verdict(
+      causal > 0.5 && padding > 0.05 && filler > 0.9,
+      article::format("a model trained without its causal mask is %.1f nats worse once it sees the past only; "
+                      "forgotten padding costs %.0f points of accuracy when batches get longer; hidden keys get "
+                      "up to %.2g of the weight by a large negative number, and rows of NaN",
+                      {causal, 100 * padding, filler}));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return article::run(argc, argv,
+                      {.name = "masks_forgotten",
+                       .claim = "A forgotten causal or padding mask lets training run and look good, and spoils the "
+                                "model; a large negative number is no mask."},
+                      measure);
+}
