@@ -18,11 +18,11 @@ namespace {
 constexpr int kDepth = 12;
 constexpr std::uint64_t kSeed = 1;
 
-article::Model deep_model(article::NormPlace norm, int vocabulary) {
+article::Model make_model(article::NormPlace norm, int vocabulary, int depth = kDepth) {
   return article::Model({.vocabulary = vocabulary,
                          .classes = vocabulary,
                          .width = 32,
-                         .layers = kDepth,
+                         .layers = depth,
                          .readout = article::Readout::EachToken,
                          .causal = true,
                          .norm = norm,
@@ -31,7 +31,7 @@ article::Model deep_model(article::NormPlace norm, int vocabulary) {
 
 // The norm of the gradients of each block's attention and feed-forward weights.
 std::vector<double> gradient_norms(article::NormPlace norm, const article::Characters& text) {
-  article::Model model = deep_model(norm, text.vocabulary());
+  article::Model model = make_model(norm, text.vocabulary());
   heed::Context context;
   model.loss_and_gradients(text.sample(kSeed, 0, 16), context);
   std::vector<double> squares(kDepth);
@@ -73,6 +73,13 @@ double gradients_at_the_start(const article::Characters& text, article::Report& 
   return post.back() / pre.back();
 }
 
+// The mean loss over the last tenth of a training.
+double trained_loss(article::Model model, const article::Characters& text, const article::TrainOptions& options) {
+  heed::Context context;
+  return article::tail_mean(article::train(
+      model, [&](int step) { return text.sample(kSeed, step, 16); }, options, context));
+}
+
 struct Variant {
   std::string name;
   article::NormPlace norm;
@@ -105,12 +112,9 @@ void measure(article::Report& report) {
     std::vector<article::Cell> row{rate};
     std::vector<double> losses;
     for (std::size_t i = 0; i < variants.size(); ++i) {
-      article::Model model = deep_model(variants[i].norm, text.vocabulary());
-      heed::Context context;
-      losses.push_back(article::tail_mean(article::train(
-          model, [&](int step) { return text.sample(kSeed, step, 16); },
-          {.steps = steps, .warmup = static_cast<int>(variants[i].warmup * steps), .learning_rate = rate, .clip = 0},
-          context)));
+      losses.push_back(trained_loss(
+          make_model(variants[i].norm, text.vocabulary()), text,
+          {.steps = steps, .warmup = static_cast<int>(variants[i].warmup * steps), .learning_rate = rate, .clip = 0}));
       row.push_back(losses.back());
       curves[i].points.push_back({rate, losses.back()});
       learned[i] += losses.back() < frequencies - 0.1;
@@ -120,7 +124,16 @@ void measure(article::Report& report) {
   }
   report.curves("Loss over the learning rate", curves, "learning rate", "loss", {.x = examples::Scale::Log10});
 
+  const article::TrainOptions options{.steps = steps, .warmup = 0, .learning_rate = 1e-2, .clip = 0};
+  const double shallow_pre = trained_loss(make_model(article::NormPlace::Pre, text.vocabulary(), 2), text, options);
+  const double shallow_post = trained_loss(make_model(article::NormPlace::Post, text.vocabulary(), 2), text, options);
+  report.table("the same with 2 blocks instead of 12", {"learning rate", "Pre", "Post"})
+      .row({options.learning_rate, shallow_pre, shallow_post});
+
+  report.expect("loss of Post with 2 blocks, below that of the frequencies", frequencies - shallow_post,
+                article::at_least(0.1));
   report.expect("gradient of the last block at the start, Post / Pre", last_block, article::at_least(1.3));
+  report.text("Two blocks deep, both learn: it is the depth that Post-LN can't stand.");
   const bool pre_learns = report.expect("rates at which Pre learns more than frequencies", learned[0],
                                         article::at_least(report.pick(2, 1)));
   const bool post_does_not = report.expect("rates at which Post does", learned[1], article::at_most(learned[0] - 1));
