@@ -70,12 +70,12 @@ TEST(LossCurve, DrawsLogarithmicAxes) {
   EXPECT_NE(svg.find(">0.01</text>"), std::string::npos);
   EXPECT_EQ(svg.find(">0</text>"), std::string::npos);
 
-  EXPECT_EQ(examples::draw_curves(curves, 5, 3, axes),
-            "      10 |    ..\n"
-            "         |  ..\n"
-            "   0.001 |..\n"
-            "         +-----\n"
-            "          2564096\n"
+  EXPECT_EQ(examples::draw_curves(curves, 9, 3, axes),
+            "      10 |       ..\n"
+            "         |   ....\n"
+            "   0.001 |...\n"
+            "         +---------\n"
+            "          256  4096\n"
             "          . time\n");
   EXPECT_EQ(examples::draw_curves({{"none", {{-1, 1}}}}, 5, 3, axes), "");
 
