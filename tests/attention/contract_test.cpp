@@ -2,12 +2,15 @@
 // The numerical contract in small, on every path. What random calls find hard to hit is here.
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/mask/basic.hpp>
+#include <heed/mask/sparse.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/any_modifier.hpp"
@@ -382,6 +385,25 @@ TEST_P(Contract, ABiasOfMinusInfinityHidesAsAMaskDoes) {
     }
     EXPECT_TRUE(same_bits(by_bias().out, clean.out));
   }
+}
+
+// Sparse masks tell the kernel where they go on; what it then skips, a function that says the same makes it look at.
+TEST(SparseMasks, SkippedKeysChangeNoBit) {
+  constexpr int L = 1000;
+  Random random;
+  const auto q = normal_tensor<float, 4>({1, 1, L, 8}, random), k = normal_tensor<float, 4>({1, 1, L, 8}, random),
+             v = normal_tensor<float, 4>({1, 1, L, 8}, random);
+  const std::vector<int> positions{0, 333, 700};
+  const auto expect_same = [&](const auto& sparse, const auto& function) {
+    EXPECT_TRUE(same_bits(heed::attention(q, k, v, sparse), heed::attention(q, k, v, function)));
+  };
+  const auto is_global = [](int i) { return i == 0 || i == 333 || i == 700; };
+  expect_same(heed::Window(9, 9) | heed::GlobalTokens(positions),
+              heed::mask([&](int i, int j) { return std::abs(i - j) <= 9 || is_global(i) || is_global(j); }));
+  expect_same(heed::Strided(260, 3) & heed::Causal{},
+              heed::mask([](int i, int j) { return j <= i && (j % 260 == 0 || i - j <= 3); }));
+  expect_same(heed::GlobalTokens(1) & heed::Causal{},
+              heed::mask([](int i, int j) { return j <= i && (i == 0 || j == 0); }));
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ class AnyMask : public heed::MaskBase {
   heed::KeyRange range(int b, int h, int q) const { return mask_->range(b, h, q); }
   bool visible(int b, int h, int q, int k) const requires(!Exact) { return mask_->visible(b, h, q, k); }
   std::uint64_t word(int b, int h, int q, int k, int n) const requires(!Exact) { return mask_->word(b, h, q, k, n); }
+  heed::Index next(int b, int h, int q, heed::Index k) const requires(!Exact) { return mask_->next(b, h, q, k); }
   AnyMask bind(const heed::AttentionShape& shape) const { return AnyMask(mask_->bind(shape)); }
 
  private:
@@ -39,6 +40,7 @@ class AnyMask : public heed::MaskBase {
     virtual heed::KeyRange range(int b, int h, int q) const = 0;
     virtual bool visible(int b, int h, int q, int k) const = 0;
     virtual std::uint64_t word(int b, int h, int q, int k, int n) const = 0;
+    virtual heed::Index next(int b, int h, int q, heed::Index k) const = 0;
     virtual std::shared_ptr<const Interface> bind(const heed::AttentionShape& shape) const = 0;
   };
   template <class M>
@@ -54,6 +56,9 @@ class AnyMask : public heed::MaskBase {
     }
     std::uint64_t word(int b, int h, int q, int k, int n) const override {
       return heed::detail::visible_word(mask, b, h, q, k, n);
+    }
+    heed::Index next(int b, int h, int q, heed::Index k) const override {
+      return heed::detail::next_candidate(mask, b, h, q, k);
     }
     std::shared_ptr<const Interface> bind(const heed::AttentionShape& shape) const override {
       auto bound = heed::bind(mask, shape);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What sparse patterns refuse, and their words of keys.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -7,6 +8,8 @@
 #include <climits>
 #include <gtest/gtest.h>
 
+#include <heed/mask/basic.hpp>
+#include <heed/mask/concept.hpp>
 #include <heed/mask/sparse.hpp>
 
 #include "common/message_of.hpp"
@@ -53,6 +56,46 @@ TEST(GlobalTokens, RefusesNonsense) {
   const std::vector<int> none;
   const auto mask = heed::bind(heed::GlobalTokens(none), kSparseShape);
   EXPECT_FALSE(heed::is_visible(mask, 0, 0, 0, 0));
+}
+
+// Kernels skip what next() leaves out, so that it may leave out only what no query sees; and it should leave out most.
+template <heed::Mask M>
+heed::Index expect_next_skips_hidden_keys_only(const M& mask) {
+  constexpr int L = 300, queries = 3;
+  const auto bound = heed::bind(mask, {.B = 1, .H = 1, .G = 1, .Lq = L, .Lk = L, .Dk = 1, .Dv = 1});
+  const heed::MaskRef ref(bound);
+  heed::Index skipped = 0;
+  for (int q = 0; q + queries <= L; ++q) {
+    for (int k = 0; k < L; ++k) {
+      const heed::Index next = ref.next(0, 0, q, queries, k);
+      EXPECT_GE(next, k);
+      for (int j = k; j < std::min<heed::Index>(next, L); ++j) {
+        for (int i = 0; i < queries; ++i) {
+          if (ref.visible(0, 0, q + i, j)) {
+            ADD_FAILURE() << "query " << q + i << " sees key " << j << " before " << next;
+            return 0;
+          }
+        }
+      }
+      skipped += next > k;
+    }
+  }
+  return skipped;
+}
+
+TEST(SparseMasks, NextSkipsHiddenKeysOnly) {
+  const std::vector<int> positions{0, 100, 101, 250}, lengths{280};
+  EXPECT_GT(expect_next_skips_hidden_keys_only(heed::Window(4, 4) | heed::GlobalTokens(2)), 80'000);
+  EXPECT_GT(expect_next_skips_hidden_keys_only(heed::Window(4, 0) | heed::GlobalTokens(positions)), 80'000);
+  EXPECT_GT(expect_next_skips_hidden_keys_only(heed::Strided(50, 3)), 60'000);
+  EXPECT_GT(expect_next_skips_hidden_keys_only(heed::Strided(70, 3) & heed::Causal{}), 70'000);
+  EXPECT_GT(
+      expect_next_skips_hidden_keys_only((heed::Window(4, 4) | heed::GlobalTokens(positions)) & heed::Padding(lengths)),
+      80'000);
+  EXPECT_GT(
+      expect_next_skips_hidden_keys_only(heed::Causal{} & heed::mask([](int q, int k) { return q % 3 != k % 3; })),
+      40'000);
+  EXPECT_EQ(expect_next_skips_hidden_keys_only(heed::mask([](int q, int k) { return q % 3 != k % 3; })), 0);
 }
 
 TEST(GlobalTokens, MayLieBeyondTheSequence) {

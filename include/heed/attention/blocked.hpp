@@ -85,10 +85,11 @@ void run_group(const BlockedProblem<A>& p, const BlockedPlan<A, QueryVectors>& p
   for (int k = low / plan.tile_keys * plan.tile_keys; k < high; k += plan.tile_keys) {
     const int n = std::min(plan.tile_keys, p.shape.Lk - k);
     keys.begin_tile(k, n);
-    bool copied = false;
+    bool copied = false, seen = false;
     for (int i = 0; i < count; ++i) {
       blocks[i].list_keys(p, b, h, k, n, keys);
       if (keys.count == 0) continue;
+      seen = true;
       if (copy) {
         if (!copied) {
           for (int j = 0; j < n; ++j) {
@@ -102,6 +103,11 @@ void run_group(const BlockedProblem<A>& p, const BlockedPlan<A, QueryVectors>& p
         keys.point(p.k.in_place(b, g, 0), p.k.pitch(), p.v.in_place(b, g, 0), p.v.pitch(), 0);
       }
       blocks[i].add(p, b, h, keys, scores, clean);
+    }
+    if (!seen) {  // sparse masks tell where they go on
+      const Index next = p.mask.next(b, h, first, last - first, Index{k} + plan.tile_keys);
+      if (next >= high) break;
+      k = static_cast<int>(next) / plan.tile_keys * plan.tile_keys - plan.tile_keys;
     }
   }
   for (int i = 0; i < count; ++i) blocks[i].finish(p, b, h, row);

@@ -9,6 +9,7 @@
 ///   bool visible(int b, int h, int q, int k) const     which of them; without it, all
 ///   std::uint64_t word(int b, int h, int q, int k, int n) const
 ///                                                      for speed: bit i tells visible(b, h, q, k + i), n <= 64 keys
+///   Index next(int b, int h, int q, Index k) const     for speed: of the keys from k on none before this one is visible
 ///   auto bind(const AttentionShape&) const             checks the mask against a call, returns the mask to use for it
 /// Only `range` is required. `a & b` intersects, `a | b` unites, `!a` complements (g++ -Wall wants `(!a) & b`);
 /// heed::mask(f) makes one of a function.
@@ -119,6 +120,18 @@ std::uint64_t truth_word(const M& m, int b, int h, int q, int k, int n) {
     return in_range ? in_range & visible_word(m, b, h, q, k, n) : 0;
 }
 
+/// Of the keys from k on none before this one is visible.
+template <Mask M>
+constexpr Index next_candidate(const M& m, int b, int h, int q, Index k) {
+  const KeyRange r = m.range(b, h, q);
+  if (k >= r.last) return kAllKeys.last;
+  k = std::max(k, r.first);
+  if constexpr (requires { m.next(b, h, q, k); })
+    return std::max(k, m.next(b, h, q, k));
+  else
+    return k;
+}
+
 }  // namespace detail
 
 /// Visible where both are.
@@ -137,6 +150,9 @@ struct And : MaskBase {
   }
   std::uint64_t word(int sample, int h, int q, int k, int n) const requires(!RangeMask<A> || !RangeMask<B>) {
     return detail::visible_word(a, sample, h, q, k, n) & detail::visible_word(b, sample, h, q, k, n);
+  }
+  Index next(int sample, int h, int q, Index k) const {
+    return std::max(detail::next_candidate(a, sample, h, q, k), detail::next_candidate(b, sample, h, q, k));
   }
   auto bind(const AttentionShape& shape) const {
     using BoundA = decltype(heed::bind(a, shape));
@@ -164,6 +180,9 @@ struct Or : MaskBase {
   }
   std::uint64_t word(int sample, int h, int q, int k, int n) const {
     return detail::truth_word(a, sample, h, q, k, n) | detail::truth_word(b, sample, h, q, k, n);
+  }
+  Index next(int sample, int h, int q, Index k) const {
+    return std::min(detail::next_candidate(a, sample, h, q, k), detail::next_candidate(b, sample, h, q, k));
   }
   auto bind(const AttentionShape& shape) const {
     using BoundA = decltype(heed::bind(a, shape));
@@ -275,7 +294,12 @@ class MaskRef {
   /// The mask must outlive the reference.
   template <Mask M>
   explicit MaskRef(const M& m)
-      : mask_(&m), exact_(RangeMask<M>), ranges_(&ranges_of<M>), words_(&words_of<M>), visible_(&visible_of<M>) {}
+      : mask_(&m),
+        exact_(RangeMask<M>),
+        ranges_(&ranges_of<M>),
+        words_(&words_of<M>),
+        next_(&next_of<M>),
+        visible_(&visible_of<M>) {}
 
   /// Whether ranges() tell the whole truth.
   bool exact() const { return exact_; }
@@ -288,6 +312,8 @@ class MaskRef {
   void words(int b, int h, int q, int n, int k, int keys, std::uint64_t* out) const {
     words_(mask_, b, h, q, n, k, keys, out);
   }
+  /// Of the keys from k on, none before this one is visible to queries q, ..., q + n - 1.
+  Index next(int b, int h, int q, int n, Index k) const { return next_(mask_, b, h, q, n, k); }
   bool visible(int b, int h, int q, int k) const { return visible_(mask_, b, h, q, k); }
 
  private:
@@ -314,6 +340,13 @@ class MaskRef {
     for (int i = 0; i < n; ++i) out[i] = detail::visible_word(m, b, h, q + i, k, keys);
   }
   template <class M>
+  static Index next_of(const void* p, int b, int h, int q, int n, Index k) {
+    const M& m = *static_cast<const M*>(p);
+    Index next = kAllKeys.last;
+    for (int i = 0; i < n && next > k; ++i) next = std::min(next, detail::next_candidate(m, b, h, q + i, k));
+    return next;
+  }
+  template <class M>
   static bool visible_of(const void* p, int b, int h, int q, int k) {
     return is_visible(*static_cast<const M*>(p), b, h, q, k);
   }
@@ -322,6 +355,7 @@ class MaskRef {
   bool exact_;
   RangeSummary (*ranges_)(const void*, int, int, int, int, int, KeyRange*);
   void (*words_)(const void*, int, int, int, int, int, int, std::uint64_t*);
+  Index (*next_)(const void*, int, int, int, int, Index);
   bool (*visible_)(const void*, int, int, int, int);
 };
 

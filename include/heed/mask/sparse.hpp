@@ -32,6 +32,11 @@ class Strided : public MaskBase {
     for (int i = (stride_ - k % stride_) % stride_; i < n; i += stride_) word |= std::uint64_t{1} << i;
     return word;
   }
+  Index next(int b, int, int q, Index k) const {
+    const KeyRange own = near(b, q);
+    const Index strided = (k + stride_ - 1) / stride_ * stride_;
+    return k >= own.last ? strided : std::min(strided, std::max(k, own.first));
+  }
   Strided bind(const AttentionShape& shape) const {
     return Strided(stride_, local_, alignment_.bind(shape, "Strided"));
   }
@@ -67,6 +72,11 @@ class GlobalTokens : public MaskBase {
     return positions_->size() ? KeyRange{*positions_->begin(), Index{*(positions_->end() - 1)} + 1} : KeyRange{};
   }
   bool visible(int, int, int q, int k) const { return is_global(k) || is_global(q); }
+  Index next(int, int, int q, Index k) const {
+    if (!positions_ || is_global(q)) return k;
+    const int* const position = std::lower_bound(positions_->begin(), positions_->end(), k);
+    return position == positions_->end() ? kAllKeys.last : *position;
+  }
   /// Throws ValueError when the positions don't rise or are negative.
   GlobalTokens bind(const AttentionShape&) const {
     if (positions_) {
