@@ -13,10 +13,10 @@ int main(int argc, char** argv) {
   }
   try {
     // The order in which an article would tell it.
-    article::write_page(
-        argv[1], argv[2],
-        {"scaled_scores", "projections_heads", "positions", "position_lengths", "path_length", "bilstm_vs_transformer",
-         "long_sequences", "masks_forgotten", "uniform_weights", "pre_post_norm", "accumulation", "text_matcher"});
+    article::write_page(argv[1], argv[2],
+                        {"scaled_scores", "projections_heads", "positions", "position_lengths", "path_length",
+                         "bilstm_vs_transformer", "long_sequences", "masks_forgotten", "mask_fillers",
+                         "uniform_weights", "pre_post_norm", "accumulation", "text_matcher"});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "article_page: %s\n", error.what());
     return 1;
