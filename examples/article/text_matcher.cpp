@@ -3,6 +3,7 @@
 // it change with the scale of the positions and with a stronger feed-forward layer?
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -53,12 +54,12 @@ double matching_accuracy(const article::Model& model, const article::Passages& p
   std::size_t right = 0, first = 0;
   for (; first + 100 <= passages.held_out.size(); first += 100) {
     const heed::Tensor<float, 3> logits = model.logits(article::batch_of(passages.held_out, first, 100), context);
-    const auto probabilities = [&](heed::Index row) {
-      Eigen::ArrayXf p = logits.matrix(row).row(0).transpose().array();
+    const auto probabilities = [&](std::size_t row) {
+      Eigen::ArrayXf p = logits.matrix(static_cast<heed::Index>(row)).row(0).transpose().array();
       p = (p - p.maxCoeff()).exp();
       return Eigen::ArrayXf(p / p.sum());
     };
-    for (heed::Index i = 0; i < 100; i += 2) {
+    for (std::size_t i = 0; i < 100; i += 2) {
       const bool same = passages.held_out[first + i].label == passages.held_out[first + i + 1].label;
       right += ((probabilities(i) * probabilities(i + 1)).sum() > 0.5f) == same;
     }
