@@ -186,9 +186,14 @@ struct Vec {
   friend HEED_ALWAYS_INLINE Vec operator-(Vec a) { return from_bits(a.bits() ^ (Word{1} << (8 * sizeof(T) - 1))); }
   /// a·b + c, fused where the machine fuses.
   friend HEED_ALWAYS_INLINE Vec fma(Vec a, Vec b, Vec c) { return Vec(Eigen::internal::pmadd(a.p, b.p, c.p)); }
-  /// Like std::max and std::min: where a is NaN, NaN; where only b is NaN, a.
+  /// Like std::max and std::min: where a is NaN, NaN; where only b is NaN, a. So do x86's instructions, but not NEON's.
+#if defined(EIGEN_VECTORIZE_SSE)
   friend HEED_ALWAYS_INLINE Vec max(Vec a, Vec b) { return Vec(Eigen::internal::pmax(a.p, b.p)); }
   friend HEED_ALWAYS_INLINE Vec min(Vec a, Vec b) { return Vec(Eigen::internal::pmin(a.p, b.p)); }
+#else
+  friend HEED_ALWAYS_INLINE Vec max(Vec a, Vec b) { return select(less(a, b), b, a); }
+  friend HEED_ALWAYS_INLINE Vec min(Vec a, Vec b) { return select(less(b, a), b, a); }
+#endif
   friend HEED_ALWAYS_INLINE Vec abs(Vec a) { return Vec(Eigen::internal::pabs(a.p)); }
 
   /// Lane masks: all bits of a lane set or clear.
