@@ -83,8 +83,10 @@ std::vector<double> ticks(double low, double high, Scale scale) {
   };
   if (scale == Scale::Linear || high - low < 1) {  // within one power, the round values themselves
     const double first = value_at(low, scale), last = value_at(high, scale), step = round_step(last - first, 4);
-    // Counted, since sums of a step are not round: 0 would be 1e-17.
-    for (double i = std::ceil(first / step - 1e-9); i * step <= last + 1e-9 * step; ++i) add(place_of(i * step, scale));
+    // Counted, since sums of a step are not round: 0 would be 1e-17. Adding 0 makes 0 of -0, which shows its sign.
+    for (double i = std::ceil(first / step - 1e-9) + 0.0; i * step <= last + 1e-9 * step; ++i) {
+      add(place_of(i * step, scale));
+    }
     return places;
   }
   const double step = std::max(1.0, std::ceil((high - low) / 8));

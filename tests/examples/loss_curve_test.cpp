@@ -89,6 +89,8 @@ TEST(LossCurve, LegendWrapsAboveThePicture) {
   const std::vector<Curve> curves{{name, {{0, 0}, {1, 1}}}, {name, {{0, 1}, {1, 0}}}};
   const std::string svg = examples::curves_svg(curves, "T", "x", "y");
   EXPECT_NE(svg.find("height=\"438\""), std::string::npos) << svg;
+  EXPECT_NE(svg.find(">0</text>"), std::string::npos) << svg;
+  EXPECT_EQ(svg.find(">-0</text>"), std::string::npos) << svg;
   EXPECT_NE(svg.find("points=\"60.0,378.0 620.0,78.0 \""), std::string::npos) << svg;
 }
 
