@@ -22,6 +22,7 @@
 
 #include <heed/attention/blocked.hpp>
 #include <heed/attention/call.hpp>
+#include <heed/attention/checks.hpp>
 #include <heed/attention/reference.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
@@ -32,58 +33,6 @@
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
-
-inline void check_fits_int(const Extents<4>& extents, const char* name) {
-  for (const Index e : extents) {
-    HEED_CHECK(e >= 0 && e <= std::numeric_limits<int>::max(), ShapeError, "heed::attention: ", name, " is ", extents,
-               " but extents must lie between 0 and 2147483647; split the call");
-  }
-}
-
-/// The shape of a call, or an exception that says which extents don't fit.
-inline AttentionShape check_shapes(const Extents<4>& q, const Extents<4>& k, const Extents<4>& v) {
-  check_fits_int(q, "q");
-  check_fits_int(k, "k");
-  check_fits_int(v, "v");
-  const auto i = [](Index n) { return static_cast<int>(n); };
-  HEED_CHECK(k[0] == q[0], ShapeError, "heed::attention: k has B = ", k[0], " but q has B = ", q[0], "; k is ", k,
-             " and q is ", q, " as (B, heads, L, D)");
-  HEED_CHECK(v[0] == q[0], ShapeError, "heed::attention: v has B = ", v[0], " but q has B = ", q[0], "; v is ", v,
-             " and q is ", q, " as (B, heads, L, D)");
-  HEED_CHECK(k[3] == q[3], ShapeError, "heed::attention: k has Dk = ", k[3], " but q has Dk = ", q[3],
-             "; queries and keys need one width");
-  HEED_CHECK(v[1] == k[1], ShapeError, "heed::attention: v has G = ", v[1], " heads but k has G = ", k[1]);
-  HEED_CHECK(v[2] == k[2], ShapeError, "heed::attention: v has Lk = ", v[2], " rows but k has Lk = ", k[2],
-             "; each key needs one value");
-  HEED_CHECK(q[1] == 0 || (k[1] > 0 && q[1] % k[1] == 0), ShapeError, "heed::attention: q has H = ", q[1],
-             " heads but k has G = ", k[1], "; H must be a multiple of G, query head h reads key head h / (H/G)");
-  HEED_CHECK(q[3] > 0, ShapeError,
-             "heed::attention: q and k have Dk = 0, so there are no scores; Dk must be at least 1");
-  return {i(q[0]), i(q[1]), i(k[1]), i(q[2]), i(k[2]), i(q[3]), i(v[3])};
-}
-
-template <class A>
-void check_options(const AttentionOptions& options, const AttentionShape& shape) {
-  HEED_CHECK(!options.scale || std::isfinite(static_cast<A>(*options.scale)), ValueError,
-             "heed::attention: scale = ", *options.scale, " must be finite in the type that scores are computed in");
-  HEED_CHECK(options.dropout >= 0 && options.dropout <= 1, ValueError, "heed::attention: dropout = ", options.dropout,
-             " must be a probability between 0 and 1");
-  HEED_CHECK(options.sinks.empty() || options.sinks.size() == static_cast<std::size_t>(shape.H), ShapeError,
-             "heed::attention: ", options.sinks.size(), " sinks but H = ", shape.H, "; give one for each query head");
-}
-
-template <class T, class U, int Rank>
-void check_extents(const TensorView<T, Rank>& view, const Extents<Rank>& wanted, const U& name) {
-  HEED_CHECK(view.extents() == wanted, ShapeError, "heed::attention: ", name, " is ", view.extents(),
-             " but the call needs ", wanted);
-}
-
-template <class T, class X>
-void check_no_alias(const TensorView<T, 4>& output, const TensorView<X, 4>& input, const char* output_name,
-                    const char* input_name) {
-  HEED_CHECK(!may_overlap(output, input), ValueError, "heed::attention: ", output_name, " overlaps ", input_name,
-             " in memory; give it memory of its own");
-}
 
 /// What a call may return besides its output; empty views are not computed.
 template <class T>
@@ -100,19 +49,20 @@ void run_attention(TensorView<T, 4> out, TensorView<const T, 4> q, TensorView<co
                    const MaskType& mask, const ModifierType& modifier, const AttentionOptions& options,
                    Context& context, const AttentionExtras<T>& extras = {}) {
   using A = accumulate_t<T>;
-  const AttentionShape shape = check_shapes(q.extents(), k.extents(), v.extents());
-  check_options<A>(options, shape);
-  check_extents(out, {q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, "out");
-  check_no_alias(out, q, "out", "q");
-  check_no_alias(out, k, "out", "k");
-  check_no_alias(out, v, "out", "v");
+  constexpr CallChecks check{"heed::attention"};
+  const AttentionShape shape = check.shape(q.extents(), k.extents(), v.extents());
+  check.options<A>(options, shape);
+  check.extents(out, {q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, "out");
+  check.no_alias(out, q, "out", "q");
+  check.no_alias(out, k, "out", "k");
+  check.no_alias(out, v, "out", "v");
   const bool wants_weights = extras.weights.data() != nullptr;
   if (wants_weights) {
-    check_extents(extras.weights, {shape.B, shape.H, shape.Lq, shape.Lk}, "weights");
-    check_no_alias(extras.weights, q, "weights", "q");
-    check_no_alias(extras.weights, k, "weights", "k");
-    check_no_alias(extras.weights, v, "weights", "v");
-    check_no_alias(extras.weights, out, "weights", "out");
+    check.extents(extras.weights, {shape.B, shape.H, shape.Lq, shape.Lk}, "weights");
+    check.no_alias(extras.weights, q, "weights", "q");
+    check.no_alias(extras.weights, k, "weights", "k");
+    check.no_alias(extras.weights, v, "weights", "v");
+    check.no_alias(extras.weights, out, "weights", "out");
   }
 
   const auto bound = bind(mask, shape);
@@ -216,7 +166,8 @@ void attention_with_weights_into(Out&& out, Weights&& weights, const Q& q, const
   const auto key = detail::read_as<4>(k, context.workspace());
   detail::AttentionExtras<T> extras;
   extras.weights = detail::write_as<4>(weights);
-  detail::check_extents(extras.weights, {query.extent(0), query.extent(1), query.extent(2), key.extent(2)}, "weights");
+  detail::CallChecks{"heed::attention"}.extents(
+      extras.weights, {query.extent(0), query.extent(1), query.extent(2), key.extent(2)}, "weights");
   detail::run_attention<T, scalar_of_t<K>>(detail::write_as<4>(out), query, key,
                                            detail::read_as<4>(v, context.workspace()), mask, modifier, options, context,
                                            extras);

@@ -21,6 +21,7 @@
 #include <heed/attention/attention.hpp>
 #include <heed/attention/blocked_backward.hpp>
 #include <heed/attention/call.hpp>
+#include <heed/attention/checks.hpp>
 #include <heed/attention/reference.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
@@ -102,31 +103,18 @@ void run_attention_backward(const AttentionGradients<T>& to, TensorView<const T,
                             const MaskType& mask, const ModifierType& modifier, const AttentionOptions& options,
                             const AttentionCache<T>& cache, Context& context) {
   using A = accumulate_t<T>;
-  const AttentionShape s = check_shapes(q.extents(), k.extents(), v.extents());
-  check_options<A>(options, s);
-  check_extents(dout, {s.B, s.H, s.Lq, s.Dv}, "dout");
-  check_extents(out, {s.B, s.H, s.Lq, s.Dv}, "out");
+  constexpr CallChecks check{"heed::attention_backward"};
+  const AttentionShape s = check.shape(q.extents(), k.extents(), v.extents());
+  check.options<A>(options, s);
+  check.extents(dout, {s.B, s.H, s.Lq, s.Dv}, "dout");
+  check.extents(out, {s.B, s.H, s.Lq, s.Dv}, "out");
   HEED_CHECK(cache.maximum().extents() == (Extents<3>{s.B, s.H, s.Lq}), ShapeError,
              "heed::attention_backward: the cache is of a forward with (B, H, Lq) = ", cache.maximum().extents(),
              " but the call has ", Extents<3>{s.B, s.H, s.Lq}, "; give the cache of the same forward");
   HEED_CHECK(to.dsinks.empty() || to.dsinks.size() == options.sinks.size(), ShapeError,
              "heed::attention_backward: ", to.dsinks.size(), " dsinks but ", options.sinks.size(),
              " sinks; give one for each sink or none");
-  const auto check_output = [&](const TensorView<T, 4>& output, const Extents<4>& wanted, const char* name) {
-    if (!output.data()) return;
-    check_extents(output, wanted, name);
-    check_no_alias(output, q, name, "q");
-    check_no_alias(output, k, name, "k");
-    check_no_alias(output, v, name, "v");
-    check_no_alias(output, out, name, "out");
-    check_no_alias(output, dout, name, "dout");
-  };
-  check_output(to.dq, q.extents(), "dq");
-  check_output(to.dk, k.extents(), "dk");
-  check_output(to.dv, v.extents(), "dv");
-  check_no_alias(to.dq, to.dk, "dq", "dk");
-  check_no_alias(to.dq, to.dv, "dq", "dv");
-  check_no_alias(to.dk, to.dv, "dk", "dv");
+  check.gradients(to, q, k, v, out, dout);
 
   const auto bound_mask = bind(mask, s);
   const auto bound_modifier = bind(modifier, s);

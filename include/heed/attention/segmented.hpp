@@ -250,7 +250,7 @@ void run_segmented_attention_backward(const SegmentedAttentionGradients<T>& to, 
   const bool wants_keys = dk.data() || dv.data() || to.dpooling.data();
   const auto pass = [&](const auto& mask, const TensorView<const A, 4>& keys, const TensorView<const A, 4>& values,
                         const AttentionGradients<A>& gradients) {
-    const A scale = options.scale ? A(*options.scale) : A(1 / std::sqrt(static_cast<double>(s.Dk)));
+    const A scale = scale_of<A>({.scale = options.scale}, s.Dk);
     AttentionShape shape = s;
     shape.Lk = static_cast<int>(keys.extent(2));
     const AttentionBackwardCall<A> call{{shape,

@@ -14,6 +14,7 @@
 #include <heed/attention/attention.hpp>
 #include <heed/attention/backward.hpp>
 #include <heed/attention/call.hpp>
+#include <heed/attention/checks.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
@@ -47,6 +48,11 @@ std::size_t bytes_of(const AttentionCache<T>& cache) {
   return static_cast<std::size_t>(cache.maximum().size() + cache.sum().size()) * sizeof(accumulate_t<T>);
 }
 
+template <class T>
+AttentionShape shape_of(const LayerAttention<T>& call) {
+  return CallChecks{"heed::attention"}.shape(call.q.extents(), call.k.extents(), call.v.extents());
+}
+
 }  // namespace detail
 
 /// Any mask, as the forward() of a layer takes it: of the code of a layer, only the call of attention is compiled again
@@ -74,7 +80,7 @@ class MaskArgument {
   /// The gradients of attend() with a cache, from that of its out. dq, dk and dv may be columns of one memory.
   void attend_backward(const detail::LayerAttention<T>& call, TensorView<const T, 4> dout,
                        const AttentionGradients<T>& gradients, Context& context) const {
-    const AttentionShape shape = detail::check_shapes(call.q.extents(), call.k.extents(), call.v.extents());
+    const AttentionShape shape = detail::shape_of(call);
     // The mask is known by its functions alone: the backward is compiled once for all masks, by those who train.
     with_bound_(mask_, shape, [&](const MaskRef& mask) {
       const detail::AttentionBackwardCall<T> backward = detail::backward_call<T>(
@@ -89,7 +95,7 @@ class MaskArgument {
  private:
   /// Weights alone don't tell what the mask hides: that of a visible key may be too small for T.
   void show(const detail::LayerAttention<T>& call, Context& context) const {
-    const AttentionShape shape = detail::check_shapes(call.q.extents(), call.k.extents(), call.v.extents());
+    const AttentionShape shape = detail::shape_of(call);
     with_bound_(mask_, shape, [&](const MaskRef& mask) {
       const auto visible = [&](int b, int h, int q, int k) { return mask.visible(b, h, q, k); };
       context.observer->mask(context.name(), call.weights.extents(), visible);
