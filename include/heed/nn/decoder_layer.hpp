@@ -172,13 +172,13 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
       detail::run_norm<T>(norm2_, "norm2", first, normed, context);
       attend(multihead_attn_, "multihead_attn", normed, memory, memory_mask, first, second, context);
       detail::run_norm<T>(norm3_, "norm3", second, normed, context);
-      feed(normed, second, y, context);
+      detail::add_feed_forward<T>(feed_forward_, dropout_, normed, second, y, context);
     } else {
       attend(self_attn_, "self_attn", x, x, self_mask, x, first, context);
       detail::run_norm<T>(norm1_, "norm1", first, first, context);
       attend(multihead_attn_, "multihead_attn", first, memory, memory_mask, first, second, context);
       detail::run_norm<T>(norm2_, "norm2", second, second, context);
-      feed(second, second, y, context);
+      detail::add_feed_forward<T>(feed_forward_, dropout_, second, second, y, context);
       detail::run_norm<T>(norm3_, "norm3", y, y, context);
     }
     context.observe(y);
@@ -201,13 +201,15 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
       detail::run_norm<T>(norm2_, "norm2", first, normed2, cache.norm2, context);
       attend(multihead_attn_, "multihead_attn", normed2, memory, memory_mask, first, second, multihead_attn, context);
       detail::run_norm<T>(norm3_, "norm3", second, normed3, cache.norm3, context);
-      feed(normed3, second, y, cache, context);
+      detail::add_feed_forward<T>(feed_forward_, dropout_, normed3, second, y, cache.feed_forward, cache.dropout3,
+                                  context);
     } else {
       attend(self_attn_, "self_attn", x, x, self_mask, x, first, self_attn, context);
       detail::run_norm<T>(norm1_, "norm1", first, normed1, cache.norm1, context);
       attend(multihead_attn_, "multihead_attn", normed1, memory, memory_mask, normed1, second, multihead_attn, context);
       detail::run_norm<T>(norm2_, "norm2", second, normed2, cache.norm2, context);
-      feed(normed2, normed2, normed3, cache, context);
+      detail::add_feed_forward<T>(feed_forward_, dropout_, normed2, normed2, normed3, cache.feed_forward,
+                                  cache.dropout3, context);
       detail::run_norm<T>(norm3_, "norm3", normed3, y, cache.norm3, context);
     }
     context.observe(y);
@@ -289,34 +291,19 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
 
   /// sum = residual + dropout(attention(x, source)).
   void attend(const MultiHeadAttention<T>& attention, std::string_view name, const TensorView<const T, 3>& x,
-              const TensorView<const T, 3>& source, const MaskArgument<T>& mask,
-              const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum, Context& context) const {
+              const TensorView<const T, 3>& source, const MaskArgument<T>& mask, const TensorView<const T, 3>& residual,
+              const TensorView<T, 3>& sum, Context& context) const {
     const Context::Scope scope(context, name);
     detail::add_branch<T>(dropout_, residual, sum, context, [&](const auto& r, const auto& y) {
       attention.forward_residual(x, source, source, mask, r, y, context);
     });
   }
   void attend(const MultiHeadAttention<T>& attention, std::string_view name, const TensorView<const T, 3>& x,
-              const TensorView<const T, 3>& source, const MaskArgument<T>& mask,
-              const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum, const Part& cache,
-              Context& context) const {
+              const TensorView<const T, 3>& source, const MaskArgument<T>& mask, const TensorView<const T, 3>& residual,
+              const TensorView<T, 3>& sum, const Part& cache, Context& context) const {
     const Context::Scope scope(context, name);
     detail::add_branch<T>(dropout_, residual, sum, cache.dropout, context, [&](const auto& r, const auto& y) {
       attention.forward_residual(x, source, source, mask, r, y, cache.attention, context);
-    });
-  }
-
-  /// sum = residual + dropout(feed_forward(x)).
-  void feed(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
-            Context& context) const {
-    detail::add_branch<T>(dropout_, residual, sum, context, [&](const auto& r, const auto& y) {
-      feed_forward_.forward_residual(x, r, y, context);
-    });
-  }
-  void feed(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
-            Cache& cache, Context& context) const {
-    detail::add_branch<T>(dropout_, residual, sum, cache.dropout3, context, [&](const auto& r, const auto& y) {
-      feed_forward_.forward_residual(x, r, y, cache.feed_forward, context);
     });
   }
 

@@ -40,14 +40,14 @@ struct EncoderLayerOptions {
   bool bias = true;                          ///< in projections and norms
   Index kv_heads = 0;                        ///< G, a divisor of H; 0 stands for H
   std::optional<RotaryOptions> rotary{};     ///< of self-attention; width 0 stands for the width of a head
-  double dropout = 0;                        ///< while context.training: of attention weights, hidden units, and a and f
+  double dropout = 0;  ///< while context.training: of attention weights, hidden units, and a and f
 };
 
 /// One encoder block; x and y (B, L, E), with a = self_attn and f = linear2(activation(linear1(·))):
 ///   Norm::Post  s = norm1(x + a(x)),  y = norm2(s + f(s))
 ///   Norm::Pre   s = x + a(norm1(x)),  y = s + f(norm2(s))
-/// Dropout acts where PyTorch's TransformerEncoderLayer has it. With heed::Causal it is the block of a decoder-only model. A query that its mask leaves without keys still has its
-/// row, made of itself alone.
+/// Dropout acts where PyTorch's TransformerEncoderLayer has it. With heed::Causal it is the block of a decoder-only
+/// model. A query that its mask leaves without keys still has its row, made of itself alone.
 ///
 /// Parameters: self_attn.*, linear1.*, linear2.* (and gate.*), norm1.*, norm2.*.
 template <class T>
@@ -126,11 +126,11 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
       detail::run_norm<T>(norm1_, "norm1", x, normed, context);
       attend(normed, mask, x, sum, context);
       detail::run_norm<T>(norm2_, "norm2", sum, normed, context);
-      feed(normed, sum, y, context);
+      detail::add_feed_forward<T>(feed_forward_, dropout_, normed, sum, y, context);
     } else {
       attend(x, mask, x, sum, context);
       detail::run_norm<T>(norm1_, "norm1", sum, sum, context);
-      feed(sum, sum, y, context);
+      detail::add_feed_forward<T>(feed_forward_, dropout_, sum, sum, y, context);
       detail::run_norm<T>(norm2_, "norm2", y, y, context);
     }
     context.observe(y);
@@ -147,11 +147,13 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
       detail::run_norm<T>(norm1_, "norm1", x, normed1, cache.norm1, context);
       attend(normed1, mask, x, sum, cache, context);
       detail::run_norm<T>(norm2_, "norm2", sum, normed2, cache.norm2, context);
-      feed(normed2, sum, y, cache, context);
+      detail::add_feed_forward<T>(feed_forward_, dropout_, normed2, sum, y, cache.feed_forward, cache.dropout2,
+                                  context);
     } else {
       attend(x, mask, x, sum, cache, context);
       detail::run_norm<T>(norm1_, "norm1", sum, normed1, cache.norm1, context);
-      feed(normed1, normed1, normed2, cache, context);
+      detail::add_feed_forward<T>(feed_forward_, dropout_, normed1, normed1, normed2, cache.feed_forward,
+                                  cache.dropout2, context);
       detail::run_norm<T>(norm2_, "norm2", normed2, y, cache.norm2, context);
     }
     context.observe(y);
@@ -204,20 +206,6 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
     const Context::Scope scope(context, "self_attn");
     detail::add_branch<T>(dropout_, residual, sum, cache.dropout1, context, [&](const auto& r, const auto& y) {
       self_attn_.forward_residual(x, x, x, mask, r, y, cache.self_attn, context);
-    });
-  }
-
-  /// sum = residual + dropout(feed_forward(x)).
-  void feed(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
-            Context& context) const {
-    detail::add_branch<T>(dropout_, residual, sum, context, [&](const auto& r, const auto& y) {
-      feed_forward_.forward_residual(x, r, y, context);
-    });
-  }
-  void feed(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& sum,
-            Cache& cache, Context& context) const {
-    detail::add_branch<T>(dropout_, residual, sum, cache.dropout2, context, [&](const auto& r, const auto& y) {
-      feed_forward_.forward_residual(x, r, y, cache.feed_forward, context);
     });
   }
 

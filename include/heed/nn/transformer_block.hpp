@@ -87,6 +87,21 @@ void add_branch(const Dropout<T>& dropout, const TensorView<const T, 3>& residua
   add_branch<T>(dropout, residual, y, cache, context, branch);
 }
 
+/// y = residual + dropout(feed_forward(x)).
+template <class T>
+void add_feed_forward(const FeedForward<T>& feed_forward, const Dropout<T>& dropout, const TensorView<const T, 3>& x,
+                      const TensorView<const T, 3>& residual, const TensorView<T, 3>& y, Context& context) {
+  add_branch<T>(dropout, residual, y, context,
+                [&](const auto& r, const auto& sum) { feed_forward.forward_residual(x, r, sum, context); });
+}
+template <class T>
+void add_feed_forward(const FeedForward<T>& feed_forward, const Dropout<T>& dropout, const TensorView<const T, 3>& x,
+                      const TensorView<const T, 3>& residual, const TensorView<T, 3>& y,
+                      typename FeedForward<T>::Cache& cache, typename Dropout<T>::Cache& dropped, Context& context) {
+  add_branch<T>(dropout, residual, y, dropped, context,
+                [&](const auto& r, const auto& sum) { feed_forward.forward_residual(x, r, sum, cache, context); });
+}
+
 /// The gradient of the f(x) of such a branch, from that of y: dy itself, or in the workspace where elements were
 /// dropped.
 template <class T>
