@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 UNDISTURBED = 0.95
 WORKLOADS = (
     "F0 F1 F2 F3 F4 F5 F6 F7 F8 D1 D1-half D1-bfloat16 D2 B1 B2 M1 M2 E1a E1b Linear-16x768x3072 Linear-1x576x49152 "
-    "MiniLM-1x16 MiniLM-1x128 MiniLM-32x128 MiniLM-mixed"
+    "R1 R2 T1 MiniLM-1x16 MiniLM-1x128 MiniLM-32x128 MiniLM-mixed"
 ).split()
 
 

@@ -222,6 +222,24 @@ def linear(saved, threads):
     yield "MatMul", lambda: layer(saved, threads, False, build)
 
 
+def lstm(saved, threads):
+    """The operator takes and gives (L, B, E), and the gates in another order."""
+
+    def weights(*names):
+        gates = [np.split(saved[f"param.{name}_l0"], 4) for name in names]
+        return np.concatenate([of_one[gate] for of_one in gates for gate in (0, 3, 1, 2)])[None]
+
+    def operator():
+        graph, x = Graph(), saved["x"].transpose(1, 0, 2)
+        arrays = weights("weight_ih"), weights("weight_hh"), weights("bias_ih", "bias_hh")
+        constants = [graph.constant(array) for array in arrays]
+        y = graph.onnx("LSTM", graph.input("x", x), *constants, hidden_size=arrays[1].shape[-1])
+        call, get = bound_call(graph.session([(y, TensorProto.FLOAT, 4)], threads), {"x": x})
+        return call, lambda outputs: get(outputs)[:, 0].transpose(1, 0, 2)
+
+    yield "LSTM", operator
+
+
 # --- MiniLM -----------------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +328,6 @@ def minilm(saved, threads):
 
 
 if __name__ == "__main__":
-    makers = {f.__name__: f for f in (attention, multi_head_attention, encoder_layer, linear, minilm)}
+    makers = {f.__name__: f for f in (attention, multi_head_attention, encoder_layer, linear, lstm, minilm)}
     about = f"ONNX Runtime {ort.__version__}, whatever this processor has"
     peer.serve(about, "np", makers, np.asarray)

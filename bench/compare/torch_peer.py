@@ -129,11 +129,14 @@ class SelfAttention(torch.nn.Module):
         self.in_proj_bias = torch.nn.Parameter(torch.empty(3 * width))
         self.out_proj = torch.nn.Linear(width, width)
 
-    def forward(self, x, visible=None):
+    def forward(self, x, visible=None, rotate=None):
+        """Causal where queries and keys are rotated."""
         B, L, E = x.shape
         qkv = F.linear(x, self.in_proj_weight, self.in_proj_bias)
         q, k, v = qkv.view(B, L, 3, self.heads, E // self.heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+        if rotate:
+            q, k = rotate(q), rotate(k)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=rotate is not None)
         return self.out_proj(attended.transpose(1, 2).reshape(B, L, E))
 
 
@@ -184,6 +187,95 @@ def encoder_layer(saved):
 def linear(saved):
     out, width = saved["param.weight"].shape
     yield from layer(saved, torch.nn.Linear(width, out), None)
+
+
+def lstm_module(saved):
+    hidden, width = saved["param.weight_hh_l0"].shape[1], saved["x"].shape[-1]
+    module = torch.nn.LSTM(width, hidden, batch_first=True)
+    module.load_state_dict(parameters(saved))
+    return module
+
+
+def lstm(saved):
+    module = lstm_module(saved)
+    yield "module", lambda: variant(lambda x: module(x)[0], saved["x"])
+
+
+def lstm_step(saved):
+    """Forward and backward; the output is dx, the gradients of the parameters are formed too."""
+    module, x, dy = lstm_module(saved), saved["x"].requires_grad_(), saved["dy"]
+    inputs = [x, *module.parameters()]
+    yield "module", lambda: (lambda: torch.autograd.grad(module(x)[0], inputs, dy), lambda grads: grads[0].numpy())
+
+
+# --- A step of training -----------------------------------------------------------------------------------------------
+
+
+class PreNormLayer(EncoderLayer):
+    def forward(self, x, rotate):
+        x = x + self.self_attn(self.norm1(x), rotate=rotate)
+        return x + self.linear2(F.gelu(self.linear1(self.norm2(x))))
+
+
+class CharLm(torch.nn.Module):
+    """A small GPT with rotary positions; parameters as in examples/train_char_lm."""
+
+    def __init__(self, state, heads, length):
+        super().__init__()
+        vocabulary, width = state["embedding.weight"].shape
+        hidden = state["blocks.layers.0.linear1.bias"].shape[0]
+        depth = sum(name.endswith("linear1.bias") for name in state)
+        layers = torch.nn.ModuleList(PreNormLayer(width, heads, hidden) for _ in range(depth))
+        self.embedding = torch.nn.Embedding(vocabulary, width)
+        self.blocks = torch.nn.ModuleDict({"layers": layers, "norm": torch.nn.LayerNorm(width)})
+        self.head = torch.nn.Linear(width, vocabulary)
+        self.load_state_dict(state)
+        half = width // heads // 2
+        angles = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(half) / half)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def rotate(self, x):
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * self.cos - second * self.sin, second * self.cos + first * self.sin], -1)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for layer in self.blocks["layers"]:
+            x = layer(x, self.rotate)
+        return self.head(self.blocks["norm"](x))
+
+
+def char_lm_step(saved):
+    """The output is the logits after a step."""
+    ids, targets = saved["ids"].long(), saved["targets"].long()
+
+    def variant(compiles):
+        model = CharLm(parameters(saved), int(saved.metadata["heads"]), ids.shape[1])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+
+        def loss_of(ids, targets):
+            return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+
+        if compiles:
+            torch._inductor.config.freezing = False  # for inference only
+            loss_of = torch.compile(loss_of, dynamic=False)
+
+        def call():
+            loss = loss_of(ids, targets)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+        def logits(_):
+            with torch.inference_mode():
+                return model(ids).numpy()
+
+        return call, logits
+
+    yield "eager", lambda: variant(False)
+    yield "compile", lambda: variant(True)
 
 
 # --- MiniLM -----------------------------------------------------------------------------------------------------------
@@ -261,6 +353,7 @@ def made_anew(make):
 
 
 if __name__ == "__main__":
-    makers = {f.__name__: made_anew(f) for f in (attention, attention_step, multi_head_attention, encoder_layer, linear, minilm)}
+    kinds = (attention, attention_step, multi_head_attention, encoder_layer, linear, lstm, lstm_step, char_lm_step)
+    makers = {kind.__name__: made_anew(kind) for kind in (*kinds, minilm)}
     about = f"PyTorch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     peer.serve(about, "pt", makers, lambda output: output.float().numpy())

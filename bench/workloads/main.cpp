@@ -45,6 +45,7 @@ std::vector<NamedWorkload> all_workloads() {
   add(training_workloads());
   add(layer_workloads());
   add(recurrent_workloads());
+  add(char_lm_workloads());
 #ifdef HEED_BENCH_MINILM
   add(minilm_workloads());
 #endif

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: MIT
 // An LSTM: R1 forward with packed weights, R2 forward and backward, as a training step computes them.
 
-#include <cmath>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include <heed/io/safetensors.hpp>
 #include <heed/nn/recurrent.hpp>
 
 #include "machine.hpp"
@@ -46,17 +43,8 @@ class Lstm final : public Workload {
 
   /// `out` holds y or, of a training step, dx.
   void save(const std::string& path) const override {
-    std::vector<heed::NamedTensor> tensors{{"x", x_}, {"dy", dy_}, {"out", trains_ ? dx_ : y_}};
-    std::vector<std::string> names;
-    names.reserve(4);  // tensors borrow them
-    layer_.visit("", [&](std::string_view name, const heed::Parameter<float>& parameter) {
-      names.push_back("param." + std::string(name));
-      if (parameter.rank() == 2)
-        tensors.emplace_back(names.back(), parameter.matrix());
-      else
-        tensors.emplace_back(names.back(), parameter.value());
-    });
-    heed::save_safetensors(path, tensors, {{"kind", trains_ ? "lstm_step" : "lstm"}});
+    save_with_parameters(path, {{"x", x_}, {"dy", dy_}, {"out", trains_ ? dx_ : y_}}, layer_,
+                         {{"kind", trains_ ? "lstm_step" : "lstm"}});
   }
 
  private:

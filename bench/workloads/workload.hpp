@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@
 #include <heed/core/context.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/io/safetensors.hpp>
+#include <heed/nn/parameter.hpp>
 
 namespace heed_bench {
 
@@ -41,6 +44,7 @@ std::vector<NamedWorkload> long_sequence_workloads();
 std::vector<NamedWorkload> training_workloads();
 std::vector<NamedWorkload> layer_workloads();
 std::vector<NamedWorkload> recurrent_workloads();
+std::vector<NamedWorkload> char_lm_workloads();
 /// A pretrained model end to end; make() throws FormatError where its files are missing.
 std::vector<NamedWorkload> minilm_workloads();
 
@@ -57,6 +61,21 @@ heed::Tensor<T, Rank> normal_tensor(const heed::Extents<Rank>& extents, std::uin
   heed::Tensor<T, Rank> x(extents);
   fill_normal(x.data(), x.size(), stream);
   return x;
+}
+
+/// Writes tensors and, as "param.NAME", the parameters of a layer.
+template <class Layer>
+void save_with_parameters(const std::string& path, std::vector<heed::NamedTensor> tensors, const Layer& layer,
+                          const heed::Metadata& metadata) {
+  std::list<std::string> names;  // tensors borrow them
+  layer.visit("", [&](std::string_view name, const heed::Parameter<float>& parameter) {
+    names.push_back("param." + std::string(name));
+    if (parameter.rank() == 2)
+      tensors.emplace_back(names.back(), parameter.matrix());
+    else
+      tensors.emplace_back(names.back(), parameter.value());
+  });
+  heed::save_safetensors(path, tensors, metadata);
 }
 
 }  // namespace heed_bench
