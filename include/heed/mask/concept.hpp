@@ -9,7 +9,7 @@
 ///   bool visible(int b, int h, int q, int k) const     which of them; without it, all
 ///   std::uint64_t word(int b, int h, int q, int k, int n) const
 ///                                                      for speed: bit i tells visible(b, h, q, k + i), n <= 64 keys
-///   Index next(int b, int h, int q, Index k) const     for speed: of the keys from k on none before this one is visible
+///   Index next(int b, int h, int q, Index k) const     for speed: from k on, no key before this one is visible
 ///   auto bind(const AttentionShape&) const             checks the mask against a call, returns the mask to use for it
 /// Only `range` is required. `a & b` intersects, `a | b` unites, `!a` complements (g++ -Wall wants `(!a) & b`);
 /// heed::mask(f) makes one of a function.
