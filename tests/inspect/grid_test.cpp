@@ -10,6 +10,7 @@
 #include <heed/inspect/grid.hpp>
 #include <heed/inspect/png.hpp>
 
+#include "common/count.hpp"
 #include "common/message_of.hpp"
 #include "common/temporary_directory.hpp"
 
@@ -19,14 +20,9 @@ using heed::ColourScale;
 using heed::Index;
 using heed::Recorder;
 using heed::Tensor;
+using heed_test::count;
 using heed_test::has_all;
 using heed_test::message_of;
-
-int count(std::string_view text, std::string_view part) {
-  int n = 0;
-  for (std::size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++n;
-  return n;
-}
 
 void show(Recorder& recorder, std::string_view name, Tensor<double, 4> weights, bool causal = false) {
   recorder.mask(name, weights.extents(), [&](int, int, int q, int k) { return !causal || k <= q; });

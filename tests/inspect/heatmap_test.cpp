@@ -13,18 +13,15 @@
 #include <heed/core/scalar.hpp>
 #include <heed/inspect/heatmap.hpp>
 
+#include "common/count.hpp"
 #include "common/temporary_directory.hpp"
 
 namespace {
 
 using heed::heatmap_svg;
 using heed::Tensor;
+using heed_test::count;
 
-int count(std::string_view text, std::string_view part) {
-  int n = 0;
-  for (std::size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++n;
-  return n;
-}
 bool contains(std::string_view text, std::string_view part) { return count(text, part) > 0; }
 
 /// Whether every element of a document is closed in order and no text holds a bare '<', '>' or '&': what a browser asks

@@ -66,7 +66,7 @@ void expect_weights_under(const heed::RecordedAttention& one) {
 
 /// One type for all masks, so that attention is compiled once here.
 using AnyMask = heed_test::AnyMask<true>;
-const AnyMask kCausal = heed::Causal{};
+const AnyMask kCausalMask = heed::Causal{};
 
 TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   heed::Decoder<float> decoder({.layers = 2, .layer = {.model = 16, .heads = 2}});
@@ -76,11 +76,11 @@ TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   const Tensor<float, 3> x = numbers(2, 4, 16), memory = numbers(2, 5, 16);
   Tensor<float, 3> plain(2, 4, 16), y(2, 4, 16);
   Context context;
-  decoder.forward(x, memory, kCausal, padding, plain, context);
+  decoder.forward(x, memory, kCausalMask, padding, plain, context);
 
   Recorder recorder;
   context.observer = &recorder;
-  decoder.forward(x, memory, kCausal, padding, y, context);
+  decoder.forward(x, memory, kCausalMask, padding, y, context);
   for (Index i = 0; i < y.size(); ++i) EXPECT_NEAR(y.data()[i], plain.data()[i], 1e-5) << "looking must change nothing";
   EXPECT_EQ(layers_of(recorder), (std::vector<std::string>{"layers.0.self_attn", "layers.0.multihead_attn",
                                                            "layers.1.self_attn", "layers.1.multihead_attn"}));
@@ -111,7 +111,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   Context context;
   context.observer = &recorder;
   heed::Encoder<float>::Cache cache;
-  encoder.forward(x, kCausal, y, cache, context);
+  encoder.forward(x, kCausalMask, y, cache, context);
   EXPECT_EQ(layers_of(recorder), std::vector<std::string>{"layers.0.self_attn"});
   expect_weights_under(recorder.attention().front());
 
@@ -120,7 +120,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   recorder.clear();
   {
     const Context::Scope scope(context, "single");
-    layer.forward(x, kCausal, y, context);
+    layer.forward(x, kCausalMask, y, context);
   }
   EXPECT_EQ(recorder.of("single").weights.extents(), (heed::Extents<4>{1, 1, 6, 6}));
   expect_weights_under(recorder.of("single"));
