@@ -33,6 +33,7 @@ PROTOCOL = [
     (r"\bKeyRange range\(", "The keys that query q of head h of sample b may see lie in this range."),
     (r"\bbool visible\(", "Whether key k, which lies in the range, is visible to query q of head h of sample b."),
     (r"\bstd::uint64_t word\(", "Bit i tells whether key k + i is visible; n <= 64 keys."),
+    (r"\bIndex next\(", "From k on, no key before this one is visible to query q."),
     (r"\bbind\(const AttentionShape&", "Checks it against a call and returns what serves that call."),
     (r"\bstatic \w+ top_left\(", "Query 0 stands at key 0, whatever Lq and Lk are."),
     (r"\bstatic \w+ bottom_right\(", "The last query stands at the last key."),

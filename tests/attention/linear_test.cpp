@@ -480,7 +480,7 @@ TEST(LinearAttention, Errors) {
   const Tensor4<double> q(1, 2, 3, 4), k(1, 1, 5, 4), v(1, 1, 5, 6);
   EXPECT_TRUE(has_all(text_of(q, Tensor4<double>(1, 1, 5, 7), v),
                       {"heed::linear_attention: k has Dk = 7 but q has Dk = 4", "one width"}));
-  EXPECT_TRUE(has_all(text_of(q, Tensor4<double>(2, 1, 5, 4), v), {"q has B = 1 but k has B = 2 and v has B = 1"}));
+  EXPECT_TRUE(has_all(text_of(q, Tensor4<double>(2, 1, 5, 4), v), {"k has B = 2 but q has B = 1", "(2, 1, 5, 4)"}));
   EXPECT_TRUE(has_all(text_of(q, k, Tensor4<double>(1, 1, 4, 6)), {"v has Lk = 4 rows but k has Lk = 5"}));
   EXPECT_TRUE(has_all(text_of(Tensor4<double>(1, 3, 3, 4), Tensor4<double>(1, 2, 5, 4), Tensor4<double>(1, 2, 5, 6)),
                       {"q has H = 3 heads but k has G = 2", "multiple"}));
