@@ -50,7 +50,8 @@ function(heed_add_test_executable name)
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE heed_instances ${arg_LIBRARIES})
   target_precompile_headers(${name} REUSE_FROM heed_instances)
-  # Tests of programs use the names of one program each.
+  # Files of one layer use the same templates: four together take a third less time, but all four when one changes.
+  # Tests of programs stay apart, as each uses its program's names.
   if(HEED_UNITY_TESTS AND NOT arg_LIBRARIES)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
   endif()
