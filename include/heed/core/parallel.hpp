@@ -79,6 +79,8 @@ class ThreadPool final : public Executor {
     HEED_CHECK(threads >= 1, ValueError, "heed::ThreadPool: threads = ", threads, " but at least 1 is needed");
     workers_.reserve(static_cast<std::size_t>(threads - 1));
     for (int slot = 1; slot < threads; ++slot) workers_.emplace_back([this, slot] { serve(slot); });
+    // A thread allocates when it starts; later calls shall allocate nothing.
+    parallel_for(threads, [](int, int) {});
   }
   ~ThreadPool() override {
     stop_.store(true, std::memory_order_relaxed);
