@@ -58,17 +58,7 @@ class LayerCall final : public Workload {
   }
 
   void save(const std::string& path) const override {
-    std::vector<heed::NamedTensor> tensors{{"x", x_}, {"out", y_}};
-    std::vector<std::string> names;
-    names.reserve(32);  // tensors borrow them
-    layer_.visit("", [&](std::string_view name, const heed::Parameter<float>& parameter) {
-      names.push_back("param." + std::string(name));
-      if (parameter.rank() == 2)
-        tensors.emplace_back(names.back(), parameter.matrix());
-      else
-        tensors.emplace_back(names.back(), parameter.value());
-    });
-    heed::save_safetensors(path, tensors, metadata_);
+    save_with_parameters(path, {{"x", x_}, {"out", y_}}, layer_, metadata_);
   }
 
  private:
