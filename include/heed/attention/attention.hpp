@@ -13,10 +13,8 @@
 /// All throw ShapeError for extents that don't fit, ValueError for a bad option, an ambiguous mask alignment, or an
 /// output that overlaps an input, and whatever the mask finds wrong with the shape.
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 #include <utility>
 

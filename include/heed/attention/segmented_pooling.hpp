@@ -170,7 +170,7 @@ class Pooling {
   Index Dv() const { return v_.extent(3); }
   Index row_of(Index b, Index g, Index c) const { return (b * G() + g) * segments_.count() + c; }
   bool learned() const { return vectors_.data() != nullptr; }
-  A scale() const { return A(1 / std::sqrt(static_cast<double>(Dk()))); }
+  A scale() const { return scale_of<A>({}, static_cast<int>(Dk())); }
 
   template <class F>
   void for_each_segment(F&& f) {
