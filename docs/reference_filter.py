@@ -38,7 +38,7 @@ PROTOCOL = [
     (r"\bstatic \w+ top_left\(", "Query 0 stands at key 0, whatever Lq and Lk are."),
     (r"\bstatic \w+ bottom_right\(", "The last query stands at the last key."),
     (r"\bstatic \w+ from\(IntSpan", "Query q of sample b stands at key first[b] + q. The list is borrowed."),
-    (r"\bV operator\(\)\(V score, const ScorePlace<V>&", "The score that takes the place of `score`."),
+    (r"\bV operator\(\)\(V score, const ScoreIndex<V>&", "The score that takes the place of `score`."),
     (r"\bV derivative\(", "The derivative of the new score by the old one."),
     (r"\bvoid accumulate\(const V&", "Adds d, the gradient of the new score, to those of its parameters."),
     (r"\bbool accumulates\(\)", "Whether a backward adds to gradients of its parameters."),

@@ -20,7 +20,7 @@ namespace {
 
 using heed::Index;
 
-constexpr train_char_lm::CharLmOptions kModel{.alphabet = 63, .width = 128, .heads = 4, .layers = 3};
+constexpr train_char_lm::CharLmOptions kModel{.alphabet = 63, .embed_dim = 128, .num_heads = 4, .num_layers = 3};
 constexpr Index kBatch = 16, kLength = 128;
 // AdamW's first step is as long for a gradient that is mostly rounding as for any other: a low rate lets peers agree.
 constexpr heed::AdamWOptions kOptimizer{.learning_rate = 1e-4, .weight_decay = 0.01};
@@ -50,7 +50,7 @@ class CharLmStep final : public Workload {
     heed::cross_entropy(logits_, targets_, logits_, {}, context);  // leaves the gradient there
     optimizer_.zero_grad();
     model_.backward(logits_, cache_, context);
-    heed::clip_global_norm(optimizer_.parameters(), kClip, context);
+    heed::clip_grad_norm(optimizer_.parameters(), kClip, context);
     optimizer_.step(context);
     touch(logits_.data());
   }
@@ -62,7 +62,7 @@ class CharLmStep final : public Workload {
     heed::Tensor<float, 3> logits(logits_.extents());
     model_.forward(ids_, logits.view(), cache, context);
     save_with_parameters(path, {{"ids", ids_}, {"targets", targets_}, {"out", logits}}, initial_model(),
-                         {{"kind", "char_lm_step"}, {"heads", std::to_string(kModel.heads)}});
+                         {{"kind", "char_lm_step"}, {"heads", std::to_string(kModel.num_heads)}});
   }
 
  private:
@@ -76,15 +76,15 @@ class CharLmStep final : public Workload {
 }  // namespace
 
 std::vector<NamedWorkload> char_lm_workloads() {
-  constexpr double E = static_cast<double>(kModel.width), F = 4 * E, V = static_cast<double>(kModel.alphabet);
-  constexpr double products = static_cast<double>(kModel.layers) * E * (8 * E + 4 * F) + 2 * E * V;
+  constexpr double E = static_cast<double>(kModel.embed_dim), F = 4 * E, V = static_cast<double>(kModel.alphabet);
+  constexpr double products = static_cast<double>(kModel.num_layers) * E * (8 * E + 4 * F) + 2 * E * V;
   constexpr double pairs = static_cast<double>(kLength + 1) / 2;  // of a position, on average
   NamedWorkload w;
   w.name = "T1";
   w.shape = "B16 L128 E128 H4 F512 x3";
   // Each product of a layer has two gradients; the backward of attention counts as two and a half forwards.
-  w.flops =
-      static_cast<double>(kBatch * kLength) * (3 * products + 3.5 * static_cast<double>(kModel.layers) * 4 * E * pairs);
+  w.flops = static_cast<double>(kBatch * kLength) *
+            (3 * products + 3.5 * static_cast<double>(kModel.num_layers) * 4 * E * pairs);
   w.make = [] { return std::make_unique<CharLmStep>(); };
   return {w};
 }

@@ -75,7 +75,7 @@ NamedWorkload attention_layer(const std::string& name, Index B, Index L, Index E
   w.shape = text(B, L) + " E" + std::to_string(E) + " H" + std::to_string(H);
   w.flops = static_cast<double>(B * L * E) * static_cast<double>(8 * E + 4 * L);
   w.make = [=] {
-    const heed::MultiHeadAttentionOptions options{.model = E, .heads = H};
+    const heed::MultiHeadAttentionOptions options{.embed_dim = E, .num_heads = H};
     const heed::Metadata metadata{{"kind", "multi_head_attention"}, {"heads", std::to_string(H)}};
     return std::make_unique<LayerCall<heed::MultiHeadAttention<float>>>(options, B, L, E, metadata);
   };
@@ -88,8 +88,11 @@ NamedWorkload encoder_layer(const std::string& name, Index L, Index E, Index H, 
   w.shape = text(1, L) + " E" + std::to_string(E) + " H" + std::to_string(H) + " F" + std::to_string(F);
   w.flops = static_cast<double>(L * E) * static_cast<double>(8 * E + 4 * L + 4 * F);
   w.make = [=] {
-    const heed::EncoderLayerOptions options{
-        .model = E, .heads = H, .feed_forward = F, .norm = heed::Norm::Post, .activation = heed::Activation::GELU};
+    const heed::EncoderLayerOptions options{.embed_dim = E,
+                                            .num_heads = H,
+                                            .ffn_dim = F,
+                                            .norm_placement = heed::NormPlacement::Post,
+                                            .activation = heed::Activation::GELU};
     const heed::Metadata metadata{{"kind", "encoder_layer"}, {"heads", std::to_string(H)}};
     return std::make_unique<LayerCall<heed::EncoderLayer<float>>>(options, 1, L, E, metadata);
   };
@@ -103,7 +106,7 @@ NamedWorkload linear(Index L, Index in, Index out) {
   w.flops = 2. * static_cast<double>(L * in * out);
   if (L == 1) w.bytes = static_cast<double>(in * out) * sizeof(float);
   w.make = [=] {
-    const heed::LinearOptions options{.in = in, .out = out};
+    const heed::LinearOptions options{.in_features = in, .out_features = out};
     return std::make_unique<LayerCall<heed::Linear<float>>>(options, 1, L, in, heed::Metadata{{"kind", "linear"}});
   };
   return w;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <heed/attention/attention.hpp>
-#include <heed/attention/linear.hpp>
-#include <heed/attention/segmented.hpp>
+#include <heed/attention/linear/linear.hpp>
+#include <heed/attention/segmented/segmented.hpp>
 #include <heed/core/error.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/sparse.hpp>

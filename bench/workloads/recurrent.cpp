@@ -21,7 +21,7 @@ constexpr Index kBatch = 16, kLength = 256, kIn = 128, kHidden = 256;
 class Lstm final : public Workload {
  public:
   explicit Lstm(bool trains)
-      : layer_({.in = kIn, .hidden = kHidden}),
+      : layer_({.input_size = kIn, .hidden_size = kHidden}),
         x_(normal_tensor<float, 3>({kBatch, kLength, kIn}, 0)),
         dy_(normal_tensor<float, 3>({kBatch, kLength, kHidden}, 1)),
         y_(dy_.extents()),

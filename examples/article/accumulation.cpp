@@ -63,7 +63,7 @@ Accumulated measure_accumulation(article::Report& report) {
   std::vector<float> whole;
   double largest = 0, worst = 0;
   for (const int size : {32, 16, 8, 4, 2, 1}) {
-    article::Model model({.vocabulary = text.vocabulary(),
+    article::Model model({.vocab_size = text.vocabulary(),
                           .classes = text.vocabulary(),
                           .length = length,
                           .readout = article::Readout::EachToken,
@@ -105,7 +105,8 @@ struct Cost {
 // checkpointing and with it, in turns, so that what else the machine does meets both.
 std::array<Cost, 2> step_costs(int layers, int repeats) {
   constexpr int B = 4, L = 256, E = 128;
-  heed::Encoder<float> encoder({.layers = layers, .layer = {.model = E, .heads = 4, .norm = heed::Norm::Pre}});
+  heed::Encoder<float> encoder(
+      {.num_layers = layers, .layer = {.embed_dim = E, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre}});
   encoder.initialize(1);
   heed::Tensor<float, 3> x(B, L, E), y(B, L, E), dy(B, L, E), dx(B, L, E);
   const heed::Philox random(1, 1);

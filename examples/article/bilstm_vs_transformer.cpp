@@ -18,7 +18,7 @@ struct Contestant {
   std::string name;
   article::Body body;
   article::Readout readout;
-  int layers;
+  int num_layers;
   double learning_rate;
 };
 // About equal in their parameters; each at the learning rate that suits it.
@@ -37,9 +37,9 @@ struct Outcome {
 };
 
 Outcome train(const Contestant& contestant, const article::Dataset& data, int steps) {
-  article::Model model({.vocabulary = data.vocabulary,
+  article::Model model({.vocab_size = data.vocab_size,
                         .classes = data.classes,
-                        .layers = contestant.layers,
+                        .num_layers = contestant.num_layers,
                         .body = contestant.body,
                         .readout = contestant.readout});
   heed::Context context;

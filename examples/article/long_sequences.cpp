@@ -12,8 +12,8 @@
 #include <Eigen/Core>
 
 #include <heed/attention/attention.hpp>
-#include <heed/attention/linear.hpp>
-#include <heed/attention/segmented.hpp>
+#include <heed/attention/linear/linear.hpp>
+#include <heed/attention/segmented/segmented.hpp>
 #include <heed/core/random.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/sparse.hpp>

@@ -22,10 +22,10 @@ struct CausalResult {
 
 CausalResult train_language_model(const article::Characters& text, bool causal, int steps) {
   heed::Context context;
-  article::Model model({.vocabulary = text.vocabulary(),
+  article::Model model({.vocab_size = text.vocabulary(),
                         .classes = text.vocabulary(),
                         .length = kLength,
-                        .layers = 1,
+                        .num_layers = 1,
                         .readout = article::Readout::EachToken,
                         .causal = causal,
                         .positions = article::Positions::Learned});
@@ -98,10 +98,10 @@ double measure_padding(article::Report& report) {
   std::vector<double> at_long;
   std::vector<examples::Curve> curves;
   for (const bool forgotten : {false, true}) {
-    article::Model model({.vocabulary = 10,
+    article::Model model({.vocab_size = 10,
                           .classes = 2,
-                          .width = 32,
-                          .layers = 1,
+                          .embed_dim = 32,
+                          .num_layers = 1,
                           .mask_padding = !forgotten,
                           .pool_padding = forgotten,
                           .positions = article::Positions::None});

@@ -29,10 +29,10 @@ article::Batch distinct_tokens(int B, int L) {
 // |d loss at the last position / d input k positions before it|, for k = 0, ..., L - 1, of a layer as it starts. Each
 // token occurs once, so that the gradient of its embedding is that of the input.
 std::vector<double> gradient_over_distance(Body body, int L, std::uint64_t seed) {
-  article::Model model({.vocabulary = L,
+  article::Model model({.vocab_size = L,
                         .classes = 16,
                         .length = L,
-                        .layers = 1,
+                        .num_layers = 1,
                         .body = body,
                         .readout = article::Readout::EachToken,
                         .causal = true,
@@ -52,10 +52,10 @@ std::vector<double> gradient_over_distance(Body body, int L, std::uint64_t seed)
 
 // Seconds of forward and backward, the best of a few.
 double step_seconds(Body body, int L, heed::Executor& executor, int repeats) {
-  article::Model model({.vocabulary = L,
+  article::Model model({.vocab_size = L,
                         .classes = 16,
                         .length = L,
-                        .layers = 1,
+                        .num_layers = 1,
                         .body = body,
                         .readout = article::Readout::EachToken,
                         .causal = true});

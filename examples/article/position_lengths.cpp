@@ -80,15 +80,14 @@ void measure(article::Report& report) {
                                                                       {"learned", article::Positions::Learned},
                                                                       {"sinusoidal", article::Positions::Sinusoidal}};
   for (const auto& [name, positions] : kinds) {
-    article::Model model({.vocabulary = kSymbols,
+    article::Model model({.vocab_size = kSymbols,
                           .classes = kSymbols,
                           .length = longest,
-                          .layers = 1,
+                          .num_layers = 1,
                           .readout = article::Readout::EachToken,
                           .causal = true,
                           .positions = positions});
-    article::train(
-        model, [](int step) { return look_back(step, 8, kTrained); }, {.steps = steps}, context);
+    article::train(model, [](int step) { return look_back(step, 8, kTrained); }, {.steps = steps}, context);
     curves.push_back({name, accuracy_over_position(model, long_batch)});
     within.push_back(mean(curves.back().points, 0, kTrained));
     beyond.push_back(mean(curves.back().points, 2 * kTrained, longest));
@@ -102,7 +101,7 @@ void measure(article::Report& report) {
   report.expect("sinusoidal, trained length", within[2], article::at_least(0.6));
   report.expect("none, trained length", within[0], article::at_most(within[2] - 0.1));
   report.expect("learned, beyond 128", beyond[1], article::at_most(0.3));
-  const bool equal = std::abs(within[2] - within[1])<0.05, goes_on = beyond[2]> 0.8 * within[2];
+  const bool equal = std::abs(within[2] - within[1]) < 0.05, goes_on = beyond[2] > 0.8 * within[2];
   report.verdict(
       equal && goes_on                                  ? article::Verdict::Held
       : equal || goes_on || beyond[2] > beyond[1] + 0.1 ? article::Verdict::Partly
@@ -115,9 +114,10 @@ void measure(article::Report& report) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return article::run(argc, argv,
-                      {.name = "position_lengths",
-                       .claim = "Sinusoidal and learned positions are equally good at a fixed length, but only the "
-                                "sinusoidal ones go on beyond the trained length."},
-                      measure);
+  return article::run(
+      argc, argv,
+      {.name = "position_lengths",
+       .claim = "SinusoidalPositions and learned positions are equally good at a fixed length, but only the "
+                "sinusoidal ones go on beyond the trained length."},
+      measure);
 }

@@ -20,10 +20,10 @@ constexpr int kLength = 64, kWidth = 64;
 
 // The largest difference between the outputs of permuted tokens and the permuted outputs, against the largest output.
 double difference_under_permutation(article::Positions positions) {
-  const article::Model model({.vocabulary = 50,
+  const article::Model model({.vocab_size = 50,
                               .classes = 8,
                               .length = kLength,
-                              .width = kWidth,
+                              .embed_dim = kWidth,
                               .readout = article::Readout::EachToken,
                               .positions = positions});
   const heed::Philox random(1, 0);
@@ -48,7 +48,7 @@ double difference_under_permutation(article::Positions positions) {
 }
 
 // PE(position) as the layer adds it: to nothing.
-std::vector<double> encoding(const heed::Sinusoidal<double>& layer, int position) {
+std::vector<double> encoding(const heed::SinusoidalPositions<double>& layer, int position) {
   heed::Tensor<double, 3> x(1, 1, kWidth), y(1, 1, kWidth);
   heed::Context context;
   layer.forward(x, heed::Positions(position), y, context);
@@ -56,7 +56,7 @@ std::vector<double> encoding(const heed::Sinusoidal<double>& layer, int position
 }
 
 // The largest element of PE(p + k) - R·PE(p), where R turns columns 2i and 2i + 1 by k·10000^(-2i/E), whatever p is.
-double rotation_error(const heed::Sinusoidal<double>& layer, int p, int k) {
+double rotation_error(const heed::SinusoidalPositions<double>& layer, int p, int k) {
   const std::vector<double> from = encoding(layer, p), to = encoding(layer, p + k);
   double error = 0;
   for (std::size_t i = 0; i < kWidth; i += 2) {
@@ -79,7 +79,7 @@ void measure(article::Report& report) {
   const double learned = difference_under_permutation(article::Positions::Learned);
   order.row({"none", none}).row({"sinusoidal", sinusoidal}).row({"learned, at the start", learned});
 
-  const heed::Sinusoidal<double> layer({.width = kWidth});
+  const heed::SinusoidalPositions<double> layer({.embed_dim = kWidth});
   report.text(
       "Sinusoidal positions: PE(p + k) is formed from PE(p) by one matrix that depends on k alone, a rotation of "
       "each pair of a sine and a cosine. So \"k tokens before\" is the same linear map everywhere.");

@@ -19,10 +19,10 @@ constexpr int kDepth = 12;
 constexpr std::uint64_t kSeed = 1;
 
 article::Model make_model(article::NormPlace norm, int vocabulary, int depth = kDepth) {
-  return article::Model({.vocabulary = vocabulary,
+  return article::Model({.vocab_size = vocabulary,
                          .classes = vocabulary,
-                         .width = 32,
-                         .layers = depth,
+                         .embed_dim = 32,
+                         .num_layers = depth,
                          .readout = article::Readout::EachToken,
                          .causal = true,
                          .norm = norm,
@@ -76,8 +76,8 @@ double gradients_at_the_start(const article::Characters& text, article::Report& 
 // The mean loss over the last tenth of a training.
 double trained_loss(article::Model model, const article::Characters& text, const article::TrainOptions& options) {
   heed::Context context;
-  return article::tail_mean(article::train(
-      model, [&](int step) { return text.sample(kSeed, step, 16); }, options, context));
+  return article::tail_mean(
+      article::train(model, [&](int step) { return text.sample(kSeed, step, 16); }, options, context));
 }
 
 struct Variant {

@@ -23,9 +23,9 @@ constexpr int kEqualFeedForward = 4 * kWidth + (3 * kWidth * kWidth + 3 * kWidth
 
 struct Variant {
   std::string name;
-  int heads;
+  int num_heads;
   bool projections = true;
-  int feed_forward = 4 * kWidth;
+  int ffn_dim = 4 * kWidth;
 };
 struct Result {
   heed::Index parameters;
@@ -38,12 +38,12 @@ Result train_variant(const Variant& variant, const article::Characters& text, ar
   Result result{};
   const article::Batch held_out = text.held_out(128);
   for (int seed = 1; seed <= seeds; ++seed) {
-    article::Model model({.vocabulary = text.vocabulary(),
+    article::Model model({.vocab_size = text.vocabulary(),
                           .classes = text.vocabulary(),
-                          .width = kWidth,
-                          .heads = variant.heads,
-                          .layers = kLayers,
-                          .feed_forward = variant.feed_forward,
+                          .embed_dim = kWidth,
+                          .num_heads = variant.num_heads,
+                          .num_layers = kLayers,
+                          .ffn_dim = variant.ffn_dim,
                           .readout = article::Readout::EachToken,
                           .causal = true,
                           .projections = variant.projections,
@@ -72,9 +72,10 @@ int count_parameters(article::Report& report) {
                    {"width E", "heads", "attention", "4E² + 4E", "block", "12E² + 13E", "attention with 1 head"});
   int differences = 0;
   for (const auto& [width, heads] : {std::array{512, 8}, std::array{768, 12}, std::array{1024, 16}}) {
-    const heed::Index attention = parameter_count(heed::MultiHeadAttention<float>({.model = width, .heads = heads}));
-    const heed::Index one_head = parameter_count(heed::MultiHeadAttention<float>({.model = width, .heads = 1}));
-    const heed::Index block = parameter_count(heed::EncoderLayer<float>({.model = width, .heads = heads}));
+    const heed::Index attention =
+        parameter_count(heed::MultiHeadAttention<float>({.embed_dim = width, .num_heads = heads}));
+    const heed::Index one_head = parameter_count(heed::MultiHeadAttention<float>({.embed_dim = width, .num_heads = 1}));
+    const heed::Index block = parameter_count(heed::EncoderLayer<float>({.embed_dim = width, .num_heads = heads}));
     const int of_attention = 4 * width * width + 4 * width, of_block = 12 * width * width + 13 * width;
     table.row({width, heads, attention, of_attention, block, of_block, one_head});
     differences += (attention != of_attention) + (one_head != of_attention) + (block != of_block);
@@ -98,7 +99,7 @@ void measure(article::Report& report) {
   std::map<std::string, Result> results;
   std::vector<examples::Curve> curves;
   for (const Variant& variant : variants) {
-    if (report.quick() && (variant.heads == 2 || variant.heads == 64)) continue;
+    if (report.quick() && (variant.num_heads == 2 || variant.num_heads == 64)) continue;
     const Result& result = results[variant.name] = train_variant(variant, text, report);
     table.row({variant.name, result.parameters, result.loss, result.accuracy});
     curves.push_back({variant.name, examples::group_means(result.losses, 20)});

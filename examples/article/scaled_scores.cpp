@@ -85,16 +85,16 @@ void measure(article::Report& report) {
   std::vector<double> losses;
   heed::Context context;
   for (const bool is_scaled : {false, true}) {
-    article::Model model({.vocabulary = text.vocabulary(),
+    article::Model model({.vocab_size = text.vocabulary(),
                           .classes = text.vocabulary(),
                           .length = 64,
-                          .width = width,
-                          .heads = 1,
+                          .embed_dim = width,
+                          .num_heads = 1,
                           .readout = article::Readout::EachToken,
                           .causal = true,
                           .scale = is_scaled ? 1 / std::sqrt(width) : 1});
-    const std::vector<double> run = article::train(
-        model, [&](int step) { return text.sample(1, step, 8); }, {.steps = steps}, context);
+    const std::vector<double> run =
+        article::train(model, [&](int step) { return text.sample(1, step, 8); }, {.steps = steps}, context);
     curves.push_back({is_scaled ? "scaled" : "unscaled", examples::group_means(run, run.size() / 20)});
     losses.push_back(model.loss(text.held_out(64), context));
   }

@@ -23,7 +23,7 @@ constexpr std::uint64_t kSeed = 1;
 struct Variant {
   std::string name;
   double position_scale;
-  int feed_forward;
+  int ffn_dim;
 };
 
 // What the diagnostics say of the heads, whose "first tokens" are those of the opening.
@@ -88,10 +88,10 @@ void measure(article::Report& report) {
   std::vector<double> accuracies;
   for (const Variant& variant : all) {
     if (report.quick() && variant.position_scale != 1) continue;
-    article::Model model({.vocabulary = passages.vocabulary,
+    article::Model model({.vocab_size = passages.vocab_size,
                           .classes = passages.classes,
                           .length = 128,
-                          .feed_forward = variant.feed_forward,
+                          .ffn_dim = variant.ffn_dim,
                           .position_scale = variant.position_scale,
                           .seed = kSeed});
     heed::Context context;

@@ -28,9 +28,9 @@ struct Start {
 };
 
 article::Model started(const Start& start, int vocabulary) {
-  article::Model model({.vocabulary = vocabulary,
+  article::Model model({.vocab_size = vocabulary,
                         .classes = vocabulary,
-                        .width = kWidth,
+                        .embed_dim = kWidth,
                         .readout = article::Readout::EachToken,
                         .causal = true,
                         .init = start.init,

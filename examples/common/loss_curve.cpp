@@ -172,10 +172,10 @@ std::string draw_curves(const std::vector<Curve>& values, std::size_t width, std
   }
   std::string text;
   for (std::size_t r = 0; r < height; ++r) {
-    const bool labelled = r % 3 == 0 || r + 1 == height;
+    const bool labeled = r % 3 == 0 || r + 1 == height;
     const double y = frame.high - static_cast<double>(r) / static_cast<double>(height - 1) * (frame.high - frame.low);
     const char* format = axes.y == Scale::Linear ? "%8.3f |" : "%8.3g |";
-    text += labelled ? number(format, value_at(y, axes.y)) : std::string(8, ' ') + " |";
+    text += labeled ? number(format, value_at(y, axes.y)) : std::string(8, ' ') + " |";
     rows[r].erase(rows[r].find_last_not_of(' ') + 1);
     text += rows[r] + "\n";
   }
@@ -190,7 +190,7 @@ std::string draw_curves(const std::vector<Curve>& values, std::size_t width, std
 std::string curves_svg(const std::vector<Curve>& values, const std::string& title, const std::string& x_label,
                        const std::string& y_label, const Axes& axes) {
   // Of about the same contrast on white and on black.
-  constexpr std::array<std::string_view, 6> colours{"#2f7fe6", "#d9661f", "#2f9e58", "#9062e8", "#d0418f", "#77808a"};
+  constexpr std::array<std::string_view, 6> colors{"#2f7fe6", "#d9661f", "#2f9e58", "#9062e8", "#d0418f", "#77808a"};
   constexpr double left = 60, width = 560, height = 300, line_height = 18;
   constexpr std::size_t most_dots = 16;  // points of a curve that are worth a dot each
   const std::vector<Curve> curves = placed(values, axes);
@@ -231,16 +231,16 @@ std::string curves_svg(const std::vector<Curve>& values, const std::string& titl
       put_text(x_of(x), top + height + 18, "middle", number("%.6g", value_at(x, axes.x)));
     }
     for (std::size_t c = 0; c < curves.size(); ++c) {
-      const std::string colour(colours[c % colours.size()]);
+      const std::string color(colors[c % colors.size()]);
       std::string points;
       for (const Curve::Point& point : curves[c].points) {
         points += number("%.1f,", x_of(point.x)) + number("%.1f ", y_of(point.y));
         if (curves[c].points.size() > most_dots) continue;
         svg += "<circle cx=\"" + number("%.1f", x_of(point.x)) + "\" cy=\"" + number("%.1f", y_of(point.y)) +
-               "\" r=\"2.5\" fill=\"" + colour + "\"/>\n";
+               "\" r=\"2.5\" fill=\"" + color + "\"/>\n";
       }
-      svg += "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" + colour + "\" points=\"" + points + "\"/>\n";
-      put_text(entries[c].x, entries[c].y, "start", curves[c].name, " fill=\"" + colour + "\" font-weight=\"600\"");
+      svg += "<polyline fill=\"none\" stroke-width=\"1.6\" stroke=\"" + color + "\" points=\"" + points + "\"/>\n";
+      put_text(entries[c].x, entries[c].y, "start", curves[c].name, " fill=\"" + color + "\" font-weight=\"600\"");
     }
   }
   return svg + "</svg>\n";

@@ -57,14 +57,14 @@ void pool(heed::TensorView<const float, 2> x, int first, int last, float* embedd
 }  // namespace
 
 MiniLm::MiniLm(const std::filesystem::path& model_directory)
-    : words_({.vocabulary = kVocabulary, .width = kWidth}),
-      positions_({.length = kPositions, .width = kWidth}),
-      norm_({.width = kWidth, .eps = 1e-12}),
-      encoder_({.layers = kLayers,
-                .layer = {.model = kWidth,
-                          .heads = kHeads,
-                          .feed_forward = 4 * kWidth,
-                          .norm = heed::Norm::Post,
+    : words_({.vocab_size = kVocabulary, .embed_dim = kWidth}),
+      positions_({.length = kPositions, .embed_dim = kWidth}),
+      norm_({.embed_dim = kWidth, .eps = 1e-12}),
+      encoder_({.num_layers = kLayers,
+                .layer = {.embed_dim = kWidth,
+                          .num_heads = kHeads,
+                          .ffn_dim = 4 * kWidth,
+                          .norm_placement = heed::NormPlacement::Post,
                           .activation = heed::Activation::GELU,
                           .eps = 1e-12}}) {
   const auto file = heed::SafeTensors::open((model_directory / "model.safetensors").string());
@@ -140,7 +140,7 @@ void MiniLm::forward(heed::TensorView<const int, 2> ids, heed::IntSpan positions
     const heed::Context::Scope scope(context, embeddings_name());
     norm_.forward(x, x, context);
   }
-  encoder_.forward(x, heed::Packed(offsets), y, context);
+  encoder_.forward(x, heed::DocumentMask(offsets), y, context);
 }
 
 }  // namespace sentence_search

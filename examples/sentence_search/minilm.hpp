@@ -42,7 +42,7 @@ class MiniLm {
   Embeddings embed(std::span<const std::vector<int>> texts, heed::Context& context,
                    const std::function<void(std::size_t)>& on_done = {}) const;
 
-  // What an observer of embed() calls the normalised embeddings of the tokens, a block, and the attention layer in it.
+  // What an observer of embed() calls the normalized embeddings of the tokens, a block, and the attention layer in it.
   static std::string embeddings_name() { return "norm"; }
   static std::string block_name(int layer) { return "layers." + std::to_string(layer); }
   static std::string attention_name(int layer) { return block_name(layer) + ".self_attn"; }
@@ -63,7 +63,7 @@ class MiniLm {
                heed::TensorView<float, 3> y, heed::Context& context) const;
 
   heed::Embedding<float> words_;
-  heed::Learned<float> positions_;
+  heed::LearnedPositions<float> positions_;
   heed::LayerNorm<float> norm_;
   heed::Encoder<float> encoder_;
 };

@@ -32,7 +32,7 @@ constexpr Range kIdeographs[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900
 
 // The vocabulary was made, and the `tokenizers` library still works, with tables of an older Unicode: what utf8proc has
 // learnt since to be a mark, punctuation or a control is an unassigned code point there, and makes its word [UNK].
-// Ranges reach over neighbours that are [UNK] either way. Found by comparing all code points with tokenizers 0.23.3.
+// Ranges reach over neighbors that are [UNK] either way. Found by comparing all code points with tokenizers 0.23.3.
 constexpr Range kUnassigned[] = {
     {0x061D, 0x061D},   {0x07FD, 0x07FD},   {0x0890, 0x08E2},   {0x09FD, 0x09FE},   {0x0A76, 0x0A76},
     {0x0AFA, 0x0AFF},   {0x0B55, 0x0B55},   {0x0C04, 0x0C3C},   {0x0C77, 0x0C77},   {0x0C84, 0x0C84},

@@ -20,12 +20,12 @@ using heed::TensorView;
 namespace {
 
 heed::EncoderOptions block_options(const CharLmOptions& options) {
-  return {.layers = options.layers,
-          .layer = {.model = options.width,
-                    .heads = options.heads,
-                    .norm = heed::Norm::Pre,
+  return {.num_layers = options.num_layers,
+          .layer = {.embed_dim = options.embed_dim,
+                    .num_heads = options.num_heads,
+                    .norm_placement = heed::NormPlacement::Pre,
                     .activation = heed::Activation::GELU,
-                    .rotary = heed::RotaryOptions{}},
+                    .rotary = heed::RotaryEmbeddingOptions{}},
           .final_norm = true};
 }
 
@@ -52,9 +52,9 @@ int choose(TensorView<const float, 1> logits, double temperature, double point) 
 
 CharLm::CharLm(const CharLmOptions& options)
     : options_(options),
-      embedding_({.vocabulary = options.alphabet, .width = options.width}),
+      embedding_({.vocab_size = options.alphabet, .embed_dim = options.embed_dim}),
       blocks_(block_options(options)),
-      head_({.in = options.width, .out = options.alphabet}) {}
+      head_({.in_features = options.embed_dim, .out_features = options.alphabet}) {}
 
 void CharLm::initialize(std::uint64_t seed) {
   embedding_.initialize(heed::Philox(seed, heed::init::stream("embedding.weight")), 0.1);
@@ -63,7 +63,7 @@ void CharLm::initialize(std::uint64_t seed) {
 }
 
 void CharLm::forward(TensorView<const int, 2> ids, TensorView<float, 3> logits, Cache& cache, Context& context) const {
-  const heed::Extents<3> extents{ids.extent(0), ids.extent(1), options_.width};
+  const heed::Extents<3> extents{ids.extent(0), ids.extent(1), options_.embed_dim};
   const TensorView<float, 3> embedded = examples::sized(cache.embedded, extents);
   const TensorView<float, 3> encoded = examples::sized(cache.encoded, extents);
   {

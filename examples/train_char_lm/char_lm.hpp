@@ -15,10 +15,10 @@
 namespace train_char_lm {
 
 struct CharLmOptions {
-  heed::Index alphabet;     // V, the number of characters
-  heed::Index width = 128;  // E
-  heed::Index heads = 4;
-  heed::Index layers = 3;
+  heed::Index alphabet;         // V, the number of characters
+  heed::Index embed_dim = 128;  // E
+  heed::Index num_heads = 4;
+  heed::Index num_layers = 3;
 };
 
 // A small GPT over characters: logits (B, L, V) of the next one at each place, from ids (B, L). Pre-norm blocks under a

@@ -84,9 +84,9 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   add("--warmup", settings.warmup, "Steps over which the learning rate rises", 0, 100'000'000)->excludes(resume);
   add("--batch", settings.batch, "Windows of the text in a step", 1, 65536)->excludes(resume);
   add("--length", settings.length, "Characters in a window", 1, 65536)->excludes(resume);
-  add("--width", settings.width, "Width of the model", 2, 65536)->excludes(resume);
-  add("--heads", settings.heads, "Heads, each of an even width", 1, 1024)->excludes(resume);
-  add("--layers", settings.layers, "Blocks", 0, 1024)->excludes(resume);
+  add("--width", settings.embed_dim, "Width of the model", 2, 65536)->excludes(resume);
+  add("--heads", settings.num_heads, "Heads, each of an even width", 1, 1024)->excludes(resume);
+  add("--layers", settings.num_layers, "Blocks", 0, 1024)->excludes(resume);
   add("--learning-rate", settings.learning_rate, "The largest learning rate", 0.0, 1e3)->excludes(resume);
   add("--seed", settings.seed, "Where the random numbers come from", std::uint64_t{0}, ~std::uint64_t{0})
       ->excludes(resume);

@@ -10,10 +10,10 @@
 #include <system_error>
 #include <utility>
 
-#include <heed/nn/checkpoint.hpp>
+#include <heed/nn/activation_checkpoint.hpp>
+#include <heed/train/checkpoint.hpp>
 #include <heed/train/clip.hpp>
 #include <heed/train/loss.hpp>
-#include <heed/train/training_state.hpp>
 
 #include "../common/tensors.hpp"
 
@@ -31,9 +31,9 @@ constexpr std::string_view kText = "char_lm.text", kLosses = "char_lm.losses", k
 // f(name in the file, setting) for each of them.
 template <class S, class F>
 void for_each_setting(S& settings, F&& f) {
-  f("char_lm.width", settings.width);
-  f("char_lm.heads", settings.heads);
-  f("char_lm.layers", settings.layers);
+  f("char_lm.width", settings.embed_dim);
+  f("char_lm.heads", settings.num_heads);
+  f("char_lm.layers", settings.num_layers);
   f("char_lm.length", settings.length);
   f("char_lm.batch", settings.batch);
   f("char_lm.steps", settings.steps);
@@ -86,9 +86,9 @@ std::vector<Number> read_list(const heed::SafeTensors& file, std::string_view ke
 
 CharLmOptions model_options(const Settings& settings, const Corpus& corpus) {
   return {.alphabet = corpus.alphabet().size(),
-          .width = settings.width,
-          .heads = settings.heads,
-          .layers = settings.layers};
+          .embed_dim = settings.embed_dim,
+          .num_heads = settings.num_heads,
+          .num_layers = settings.num_layers};
 }
 
 }  // namespace
@@ -100,11 +100,11 @@ Training::Training(const Settings& settings, const Corpus& corpus, Context& cont
       model_(model_options(settings, corpus)),
       optimizer_(model_,
                  {.learning_rate = settings.learning_rate, .beta2 = 0.99, .weight_decay = settings.weight_decay}),
-      schedule_({.peak = settings.learning_rate,
-                 .warmup = settings.warmup,
+      schedule_({.max_lr = settings.learning_rate,
+                 .warmup_steps = settings.warmup,
                  .decay = heed::Decay::Cosine,
                  .steps = settings.steps,
-                 .floor = settings.learning_rate / 100}) {
+                 .min_lr = settings.learning_rate / 100}) {
   context.seed = settings.seed;
   model_.initialize(settings.seed);
 }
@@ -114,7 +114,7 @@ Training::Training(const heed::SafeTensors& file, const Corpus& corpus, Context&
   if (entry(file, kText) != text_of(corpus.fingerprint())) {
     throw std::runtime_error(file.file() + " comes from training on another text; go on with the same one");
   }
-  heed::load_training(file, model_, optimizer_, context);
+  heed::load_checkpoint(file, model_, optimizer_, context);
   losses_ = read_list<double>(file, kLosses);
   const std::vector<double> held_out = read_list<double>(file, kHeldOut);
   for (std::size_t i = 0; i + 1 < held_out.size(); i += 2) held_out_.push_back({held_out[i], held_out[i + 1]});
@@ -138,7 +138,7 @@ double Training::step() {
       examples::sized<float, 3>(logits_, {settings_.batch, settings_.length, corpus_->alphabet().size()});
   context.training = true;
   const heed::Loss loss = timer_.time(Phase::Forward, [&] {
-    const heed::Checkpoint before(context);
+    const heed::ActivationCheckpoint before(context);
     const auto forward = [&] { model_.forward(batch_.ids, logits, cache_, context); };
     forward();
     const heed::Loss result = heed::cross_entropy(logits, batch_.targets, logits, {}, context);
@@ -150,7 +150,7 @@ double Training::step() {
     model_.backward(logits, cache_, context);
   });
   timer_.time(Phase::Step, [&] {
-    heed::clip_global_norm(optimizer_.parameters(), settings_.clip, context);
+    heed::clip_grad_norm(optimizer_.parameters(), settings_.clip, context);
     optimizer_.set_learning_rate(schedule_(steps()));
     optimizer_.step(context);
   });
@@ -186,7 +186,7 @@ void Training::save(const std::string& file) const {
   std::vector<double> held_out;
   for (const auto& point : held_out_) held_out.insert(held_out.end(), {point.x, point.y});
   metadata[std::string(kHeldOut)] = list_of(held_out);
-  heed::save_training(file, model_, optimizer_, *context_, std::move(metadata));
+  heed::save_checkpoint(file, model_, optimizer_, *context_, std::move(metadata));
 }
 
 }  // namespace train_char_lm

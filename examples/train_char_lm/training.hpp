@@ -19,7 +19,7 @@ namespace train_char_lm {
 
 // All that decides the numbers of a training, besides the text.
 struct Settings {
-  int width = 128, heads = 4, layers = 3;
+  int embed_dim = 128, num_heads = 4, num_layers = 3;
   int length = 128;  // L, characters the model sees
   int batch = 16;    // B, windows in a step
   int steps = 500, warmup = 50;

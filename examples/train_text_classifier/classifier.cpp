@@ -5,7 +5,7 @@
 
 #include <heed/core/random.hpp>
 #include <heed/mask/basic.hpp>
-#include <heed/nn/checkpoint.hpp>
+#include <heed/nn/activation_checkpoint.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/train/clip.hpp>
 #include <heed/train/loss.hpp>
@@ -24,10 +24,10 @@ using heed::TensorView;
 namespace {
 
 heed::EncoderOptions block_options(const ClassifierOptions& options) {
-  return {.layers = options.layers,
-          .layer = {.model = options.width,
-                    .heads = options.heads,
-                    .norm = heed::Norm::Pre,
+  return {.num_layers = options.num_layers,
+          .layer = {.embed_dim = options.embed_dim,
+                    .num_heads = options.num_heads,
+                    .norm_placement = heed::NormPlacement::Pre,
                     .activation = heed::Activation::GELU},
           .final_norm = true};
 }
@@ -45,10 +45,10 @@ void mean_over_words(const TensorView<const float, 3>& x, const TensorView<float
 
 Classifier::Classifier(const ClassifierOptions& options)
     : options_(options),
-      embedding_({.vocabulary = options.vocabulary, .width = options.width}),
-      positions_({.length = options.length, .width = options.width}),
+      embedding_({.vocab_size = options.vocab_size, .embed_dim = options.embed_dim}),
+      positions_({.length = options.length, .embed_dim = options.embed_dim}),
       blocks_(block_options(options)),
-      head_({.in = options.width, .out = options.classes}) {}
+      head_({.in_features = options.embed_dim, .out_features = options.classes}) {}
 
 void Classifier::initialize(std::uint64_t seed) {
   embedding_.initialize(heed::Philox(seed, heed::init::stream("embedding.weight")), 0.1);
@@ -59,9 +59,9 @@ void Classifier::initialize(std::uint64_t seed) {
 
 void Classifier::forward(TensorView<const int, 2> ids, TensorView<float, 3> logits, Cache& cache,
                          Context& context) const {
-  const heed::Extents<3> extents{ids.extent(0), ids.extent(1), options_.width};
+  const heed::Extents<3> extents{ids.extent(0), ids.extent(1), options_.embed_dim};
   const auto embedded = examples::sized(cache.embedded, extents), encoded = examples::sized(cache.encoded, extents);
-  const auto pooled = examples::sized<float, 3>(cache.pooled, {ids.extent(0), 1, options_.width});
+  const auto pooled = examples::sized<float, 3>(cache.pooled, {ids.extent(0), 1, options_.embed_dim});
   {
     const Context::Scope scope(context, "embedding");
     embedding_.forward(ids, embedded, cache.embedding, context);
@@ -100,11 +100,11 @@ std::vector<double> train(Classifier& model, const Passages& passages, const Tra
   model.initialize(options.seed);
   context.seed = options.seed;
   heed::AdamW<float> optimizer(model, {.learning_rate = options.learning_rate, .weight_decay = options.weight_decay});
-  const heed::Schedule schedule({.peak = options.learning_rate,
-                                 .warmup = options.warmup,
+  const heed::Schedule schedule({.max_lr = options.learning_rate,
+                                 .warmup_steps = options.warmup,
                                  .decay = heed::Decay::Cosine,
                                  .steps = options.steps,
-                                 .floor = options.learning_rate / 100});
+                                 .min_lr = options.learning_rate / 100});
   Classifier::Cache cache;
   Batch batch;
   heed::Tensor<float, 3> logits(options.batch, 1, passages.classes());
@@ -112,7 +112,7 @@ std::vector<double> train(Classifier& model, const Passages& passages, const Tra
   for (int step = 0; step < options.steps; ++step) {
     timer.time(Phase::Data, [&] { passages.sample(options.seed, step, options.batch, batch); });
     const heed::Loss loss = timer.time(Phase::Forward, [&] {
-      const heed::Checkpoint before(context);
+      const heed::ActivationCheckpoint before(context);
       const auto forward = [&] { model.forward(batch.ids, logits, cache, context); };
       forward();
       const heed::Loss result = heed::cross_entropy(logits, batch.labels, logits, {}, context);
@@ -124,7 +124,7 @@ std::vector<double> train(Classifier& model, const Passages& passages, const Tra
       model.backward(logits, cache, context);
     });
     timer.time(Phase::Step, [&] {
-      heed::clip_global_norm(optimizer.parameters(), options.clip, context);
+      heed::clip_grad_norm(optimizer.parameters(), options.clip, context);
       optimizer.set_learning_rate(schedule(step));
       optimizer.step(context);
     });

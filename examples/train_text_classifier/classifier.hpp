@@ -19,12 +19,12 @@
 namespace train_text_classifier {
 
 struct ClassifierOptions {
-  heed::Index vocabulary;  // V
-  heed::Index length;      // L, the most words in a passage
-  heed::Index classes;     // C
-  heed::Index width = 64;  // E
-  heed::Index heads = 4;
-  heed::Index layers = 2;
+  heed::Index vocab_size;      // V
+  heed::Index length;          // L, the most words in a passage
+  heed::Index classes;         // C
+  heed::Index embed_dim = 64;  // E
+  heed::Index num_heads = 4;
+  heed::Index num_layers = 2;
 };
 
 // logits (B, 1, C) of passages (B, L): word and position embeddings, pre-norm encoder blocks, the mean over the words,
@@ -33,7 +33,7 @@ class Classifier {
  public:
   struct Cache {
     heed::Embedding<float>::Cache embedding;
-    heed::Learned<float>::Cache positions;
+    heed::LearnedPositions<float>::Cache positions;
     heed::Encoder<float>::Cache blocks;
     heed::Linear<float>::Cache head;
     heed::Tensor<float, 3> embedded, encoded, pooled, d_pooled, d_encoded, d_embedded;
@@ -59,7 +59,7 @@ class Classifier {
  private:
   ClassifierOptions options_;
   heed::Embedding<float> embedding_;
-  heed::Learned<float> positions_;
+  heed::LearnedPositions<float> positions_;
   heed::Encoder<float> blocks_;
   heed::Linear<float> head_;
 };

@@ -34,7 +34,7 @@ struct Options {
   int threads = 1;
   int steps = TrainOptions{}.steps;
   int length = 256;
-  int vocabulary = 1001;
+  int vocab_size = 1001;
   std::string curve = "text_classifier.svg";
 };
 
@@ -52,7 +52,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   add("--threads", options.threads, "Threads; they change no number", 1, 1024);
   add("--steps", options.steps, "Steps of each training", TrainOptions{}.warmup + 1, 100'000'000);
   add("--length", options.length, "Words in a passage", 1, 65536);
-  add("--vocabulary", options.vocabulary, "Words that are told apart, and one for all others", 2, 1'000'000);
+  add("--vocabulary", options.vocab_size, "Words that are told apart, and one for all others", 2, 1'000'000);
   app.add_option("--curve", options.curve, "Where the loss curves are drawn, as SVG")
       ->option_text("FILE [" + options.curve + "]");
   try {
@@ -94,7 +94,7 @@ void run(const Options& options) {
     names.push_back(file.stem().string());
     texts.push_back(examples::read_file(file));
   }
-  const Passages passages(texts, options.length, static_cast<std::size_t>(options.vocabulary));
+  const Passages passages(texts, options.length, static_cast<std::size_t>(options.vocab_size));
   std::printf("%zu texts, %d held-out passages of %d words, a vocabulary of %d\n\n", texts.size(),
               static_cast<int>(passages.held_out_count()), options.length, passages.vocabulary_size());
   heed::ThreadPool threads(options.threads);
@@ -108,7 +108,7 @@ void run(const Options& options) {
   for (int seed = 1; seed <= options.seeds; ++seed) {
     const auto start = std::chrono::steady_clock::now();
     Classifier model(
-        {.vocabulary = passages.vocabulary_size(), .length = options.length, .classes = passages.classes()});
+        {.vocab_size = passages.vocabulary_size(), .length = options.length, .classes = passages.classes()});
     heed::TrainingTimer timer;
     examples::Progress progress("seed " + std::to_string(seed), static_cast<std::size_t>(options.steps));
     const std::vector<double> losses =

@@ -6,8 +6,8 @@
 
 #include <heed/attention/attention.hpp>
 #include <heed/attention/backward.hpp>
-#include <heed/attention/linear.hpp>
-#include <heed/attention/segmented.hpp>
+#include <heed/attention/linear/linear.hpp>
+#include <heed/attention/segmented/segmented.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
@@ -21,12 +21,12 @@
 #include <heed/inspect/recorder.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/basic.hpp>
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 #include <heed/mask/modifier.hpp>
-#include <heed/mask/print.hpp>
 #include <heed/mask/sparse.hpp>
+#include <heed/mask/to_string.hpp>
 #include <heed/nn/activation.hpp>
-#include <heed/nn/checkpoint.hpp>
+#include <heed/nn/activation_checkpoint.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/feed_forward.hpp>
@@ -39,6 +39,7 @@
 #include <heed/nn/recurrent.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
+#include <heed/train/checkpoint.hpp>
 #include <heed/train/clip.hpp>
 #include <heed/train/gradcheck.hpp>
 #include <heed/train/loss.hpp>
@@ -46,5 +47,4 @@
 #include <heed/train/optimizer.hpp>
 #include <heed/train/parameter_list.hpp>
 #include <heed/train/schedule.hpp>
-#include <heed/train/training_state.hpp>
 #include <heed/version.hpp>

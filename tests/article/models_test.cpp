@@ -33,7 +33,7 @@ Batch some_batch(const ModelOptions& options) {
           static_cast<int>(static_cast<double>(below) * heed::Philox(5, stream).uniform(static_cast<std::uint64_t>(i)));
     }
   };
-  draw(batch.ids, options.vocabulary, 1);
+  draw(batch.ids, options.vocab_size, 1);
   draw(batch.targets, options.classes, 2);
   return batch;
 }
@@ -44,7 +44,8 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  const ModelOptions base{.vocabulary = 11, .classes = 5, .length = 8, .width = 8, .heads = 2, .embedding_std = 1};
+  const ModelOptions base{
+      .vocab_size = 11, .classes = 5, .length = 8, .embed_dim = 8, .num_heads = 2, .embedding_std = 1};
   std::vector<Case> all;
   const auto add = [&](std::string name, auto&& change) {
     ModelOptions options = base;
@@ -129,7 +130,7 @@ TEST(ArticleModels, PaddingChangesNothingUnlessItIsForgotten) {
 }
 
 TEST(ArticleModels, LearnAndStartFromTheirSeedAlone) {
-  const ModelOptions options{.vocabulary = 6, .classes = 3, .width = 16};
+  const ModelOptions options{.vocab_size = 6, .classes = 3, .embed_dim = 16};
   const auto sample = [](int step) {  // the class is the number of fives, 0 to 2
     Batch batch{heed::Tensor<int, 2>(12, 6), {}, heed::Tensor<int, 2>(12, 1)};
     const heed::Philox random(1, static_cast<std::uint64_t>(step));

@@ -111,7 +111,7 @@ TEST(ArticleTexts, ReviewsAreThereOnceInTheOrderOfTheirLengths) {
                                [](const Example& a, const Example& b) { return a.ids.size() < b.ids.size(); }));
     for (const Example& example : *part) {
       ASSERT_EQ(example.group, example.ids.size() <= 100 ? 0 : example.ids.size() <= 200 ? 1 : 2);
-      for (const int id : example.ids) ASSERT_TRUE(id >= 1 && id < data.vocabulary);
+      for (const int id : example.ids) ASSERT_TRUE(id >= 1 && id < data.vocab_size);
     }
   }
 }

@@ -36,8 +36,7 @@ struct Problem {
   heed::Tensor<T, 4> q, k, v, dout;
   heed::AttentionOptions options;
 
-  Problem(const heed::AttentionShape& s, std::uint64_t seed, double deviation = 1)
-      : Problem(s, Random(seed), deviation) {}
+  Problem(const heed::AttentionShape& s, std::uint64_t seed, double stddev = 1) : Problem(s, Random(seed), stddev) {}
 
   heed::AttentionShape shape() const {
     const auto i = [](Index n) { return static_cast<int>(n); };
@@ -73,9 +72,9 @@ struct Problem {
   }
 
  private:
-  Problem(const heed::AttentionShape& s, Random random, double deviation)
-      : q(normal_tensor<T, 4>({s.B, s.H, s.Lq, s.Dk}, random, deviation)),
-        k(normal_tensor<T, 4>({s.B, s.G, s.Lk, s.Dk}, random, deviation)),
+  Problem(const heed::AttentionShape& s, Random random, double stddev)
+      : q(normal_tensor<T, 4>({s.B, s.H, s.Lq, s.Dk}, random, stddev)),
+        k(normal_tensor<T, 4>({s.B, s.G, s.Lk, s.Dk}, random, stddev)),
         v(normal_tensor<T, 4>({s.B, s.G, s.Lk, s.Dv}, random)),
         dout(normal_tensor<T, 4>({s.B, s.H, s.Lq, s.Dv}, random)) {}
 };
@@ -208,8 +207,8 @@ TEST(AttentionBackward, GivesTheGradientsOfBiasesAndSinks) {
 template <class T, class E>
 void check_budget(const AttentionCase& c, std::uint64_t seed) {
   SCOPED_TRACE(c.name);
-  Problem<T> p(c.shape, seed, c.deviation);
-  Problem<E> exact(c.shape, seed, c.deviation);
+  Problem<T> p(c.shape, seed, c.stddev);
+  Problem<E> exact(c.shape, seed, c.stddev);
   exact.q = cast<E>(p.q.view()), exact.k = cast<E>(p.k.view()), exact.v = cast<E>(p.v.view());
   exact.dout = cast<E>(p.dout.view());
   p.options.scale = exact.options.scale = c.scale;
@@ -367,14 +366,10 @@ TEST(AttentionBackward, ErrorsSayWhatIsWrong) {
   const auto backward = [&](const heed::AttentionGradients<float>& to, const heed::Tensor<float, 4>& dout) {
     heed::attention_backward_into(to, dout, out, p.q, p.k, p.v, heed::NoMask(), heed::NoModifier(), {}, cache, context);
   };
-  EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] {
-                        backward({dq.view(), {}, {}}, p.q);
-                      }),
+  EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] { backward({dq.view(), {}, {}}, p.q); }),
                       {"dout", "(2, 4, 5, 3)", "(2, 4, 5, 4)"}));
-  EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] {
-                        backward({out.view(), {}, {}}, p.dout);
-                      }),
-                      {"dq", "(2, 4, 5, 3)"}));
+  EXPECT_TRUE(
+      has_all(message_of<heed::ShapeError>([&] { backward({out.view(), {}, {}}, p.dout); }), {"dq", "(2, 4, 5, 3)"}));
   EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] {
                         heed::AttentionCache<float> other;
                         heed::attention_backward_into(heed::AttentionGradients<float>{dq.view(), {}, {}}, p.dout, out,

@@ -285,7 +285,7 @@ TEST_P(Contract, WhatThePairsAreMadeOfDoesNotMatter) {
     const int begin[] = {70}, end[] = {290}, offsets[] = {0, 5, 100, 230, 333};
     for (const auto& mask :
          {AnyMask<true>(heed::Window(90, 20)), AnyMask<true>(heed::Padding(begin, end)),
-          AnyMask<true>(heed::Packed(offsets)), AnyMask<true>(heed::Packed(offsets) & heed::Causal{})}) {
+          AnyMask<true>(heed::DocumentMask(offsets)), AnyMask<true>(heed::DocumentMask(offsets) & heed::Causal{})}) {
       const auto shape = heed::AttentionShape{.B = 1, .H = 1, .G = 1, .Lq = 333, .Lk = 333, .Dk = 1, .Dv = 1};
       const auto bound = heed::bind(mask, shape);
       const auto told = pairs([&](int b, int h, int i, int j) { return heed::is_visible(bound, b, h, i, j); });

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <heed/attention/backward.hpp>
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/any_modifier.hpp"
@@ -58,7 +58,7 @@ void check(const std::string& name, heed::Path path, double tolerance) {
   heed::Tensor<std::uint8_t, 4> keep(1, 1, 1, 1);
   keep(0, 0, 0, 0) = 1;
   if (file.contains("keep")) keep = file.read_integers<std::uint8_t, 4>("keep");
-  const auto mask = heed::Dense::keep(keep);
+  const auto mask = heed::BoolMask::keep(keep);
   if (file.contains("in.bias")) {
     // The same bias for every sample.
     const auto bias = file.read<double, 4>("in.bias");
@@ -102,12 +102,12 @@ void check_gradients(const std::string& name, heed::Path path, double tolerance)
   if (golden.file().contains("in.bias")) {
     const auto bias = golden.tensor<T, 4>("in.bias");
     heed::Tensor<T, 4> dbias(bias.extents());
-    run(AnyMask<false>(heed::Dense::keep(keep)), heed::Bias(bias).with_gradient(dbias.view()));
+    run(AnyMask<false>(heed::BoolMask::keep(keep)), heed::Bias(bias).with_gradient(dbias.view()));
     expect(dbias, "grad.in.bias");
   } else if (torch_options.at("is_causal").get<bool>()) {
     run(AnyMask<true>(heed::Causal{}), heed::NoModifier{});
   } else {
-    run(AnyMask<false>(heed::Dense::keep(keep)), heed::NoModifier{});
+    run(AnyMask<false>(heed::BoolMask::keep(keep)), heed::NoModifier{});
   }
 }
 

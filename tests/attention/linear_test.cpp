@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include <heed/attention/linear.hpp>
+#include <heed/attention/linear/linear.hpp>
 #include <heed/train/gradcheck.hpp>
 
 #include "common/allocation_counter.hpp"
@@ -311,7 +311,7 @@ TEST(LinearAttention, HiddenKeysHaveNoEffectWhateverTheyHold) {
             for_each_element(in.k.view()[b].slice(1, i, 1), [&](double& x) { x = poison<double>(random); });
             for_each_element(in.v.view()[b].slice(1, i, 1), [&](double& x) { x = poison<double>(random); });
           }
-          if (options.padding->range(b, 0, i).last == 0) {
+          if (options.padding->range(b, 0, i).end == 0) {
             for_each_element(in.q.view()[b].slice(1, i, 1), [&](double& x) { x = poison<double>(random); });
             for_each_element(in.dout.view()[b].slice(1, i, 1), [&](double& x) { x = poison<double>(random); });
           }
@@ -386,8 +386,8 @@ TEST(LinearAttention, TheSameBitsForAnyExecutorAndAnyStrides) {
     const LinearAttentionOptions options{.causal = causal};
     const Inputs<double> in({2, 4, 2, 400, 400, 20, 17}, 13);
     const Answer<double> expected = answer(in, options);
-    for (const int slots : {1, 3, 16}) {
-      ShuffledExecutor executor(slots, 14);
+    for (const int workers : {1, 3, 16}) {
+      ShuffledExecutor executor(workers, 14);
       heed::Context context(executor);
       expect_same_bits(answer(in, options, context), expected);
       expect_same_bits(answer(in, options, context), expected);

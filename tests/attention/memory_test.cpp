@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "common/any_modifier.hpp"
@@ -126,7 +126,7 @@ TEST_F(WarmAttention, AllocatesNothingForMasksModifiersSinksAndDropout) {
   options.sinks = sinks;
   options.dropout = 0.1;
   context.training = true;
-  const auto mask = (heed::Causal::from(first) & heed::Padding(lengths)) | !heed::Dense::keep(keep);
+  const auto mask = (heed::Causal::from(first) & heed::Padding(lengths)) | !heed::BoolMask::keep(keep);
   expect_no_allocation(context, [&](heed::Context& c) {
     heed::attention_into(out, q, k, v, mask, AnyModifier::soft_cap(30), options, c);
   });

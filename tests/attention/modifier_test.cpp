@@ -53,7 +53,7 @@ class ModifiedAttention {
     const auto bound = heed::bind(mask, shape_);
     const auto visible = [&](int b, int h, int q, int k) {
       const heed::KeyRange range = bound.range(b, h, q);
-      bool seen = range.first <= k && k < range.last;
+      bool seen = range.begin <= k && k < range.end;
       if constexpr (!Exact) seen = seen && bound.visible(b, h, q, k);
       return seen && formula(0, b, h, q, k) != -kInf<double>;
     };

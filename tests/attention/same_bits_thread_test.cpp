@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/backward.hpp>
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/any_modifier.hpp"
@@ -34,9 +34,9 @@ void expect_same_bits(Call&& call) {
     context.restart_streams();
     EXPECT_TRUE(same_bits(call(context), expected)) << "in a warm context";
   }
-  for (const int slots : {1, 2, 5, 16}) {
-    SCOPED_TRACE(std::to_string(slots) + " slots, shuffled");
-    ShuffledExecutor executor(slots, 31);
+  for (const int workers : {1, 2, 5, 16}) {
+    SCOPED_TRACE(std::to_string(workers) + " workers, shuffled");
+    ShuffledExecutor executor(workers, 31);
     heed::Context context(executor);
     EXPECT_TRUE(same_bits(call(context), expected));
   }
@@ -63,8 +63,8 @@ TEST_F(SameBits, WithMasksOfEveryKind) {
   heed::Tensor<bool, 2> keep(203, 150);
   for_each_element(keep.view(), [&](bool& x) { x = random.chance(0.3); });
   const AnyMask<false> masks[] = {
-      heed::Causal::bottom_right() & heed::Padding(lengths) & heed::Dense::keep(keep),
-      heed::Dense::ignore(keep) | heed::Window::top_left(3, 3),
+      heed::Causal::bottom_right() & heed::Padding(lengths) & heed::BoolMask::keep(keep),
+      heed::BoolMask::ignore(keep) | heed::Window::top_left(3, 3),
       heed::mask([](int b, int h, int i, int j) { return (b + h + i + j) % 3 != 0; }),
   };
   for (const auto& mask : masks) {

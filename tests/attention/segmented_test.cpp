@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include <heed/attention/segmented.hpp>
+#include <heed/attention/segmented/segmented.hpp>
 #include <heed/train/gradcheck.hpp>
 
 #include "common/allocation_counter.hpp"
@@ -140,7 +140,7 @@ class Formula {
         g_ = h / (in_.q.extent(1) / in_.k.extent(1));
         for (int q = 0; q < L; ++q) {
           pairs_.clear();
-          if (kind_.padding && kind_.padding->range(b_, 0, q).last == 0) continue;
+          if (kind_.padding && kind_.padding->range(b_, 0, q).end == 0) continue;
           const auto score = [&](const std::vector<double>& key) {
             double dot = 0;
             for (std::size_t i = 0; i < key.size(); ++i) dot += in_.q(b_, h, q, static_cast<Index>(i)) * key[i];
@@ -333,7 +333,7 @@ TEST(SegmentedAttention, PaddingHasNoEffectWhateverItHolds) {
       for (int b = 0; b < 2; ++b) {
         for (int i = 0; i < 77; ++i) {
           if (!kind.padding->range(b, 0, 0).contains(i)) spoil(in.k, b, i), spoil(in.v, b, i);
-          if (kind.padding->range(b, 0, i).last == 0) spoil(in.q, b, i), spoil(in.dout, b, i);
+          if (kind.padding->range(b, 0, i).end == 0) spoil(in.q, b, i), spoil(in.dout, b, i);
         }
       }
       expect_same_bits(answer(in, kind, path), expected);
@@ -365,8 +365,8 @@ TEST(SegmentedAttention, TheSameBitsForAnyExecutorAndAnyStrides) {
   const Inputs<double> in({2, 4, 2, 203, 203, 20, 17}, 11);
   for (const Kind& kind : {Kind{24, false, true}, Kind{24, true, false}}) {
     const Answer<double> expected = answer(in, kind);
-    for (const int slots : {1, 3, 16}) {
-      ShuffledExecutor executor(slots, 12);
+    for (const int workers : {1, 3, 16}) {
+      ShuffledExecutor executor(workers, 12);
       heed::Context context(executor);
       expect_same_bits(answer(in, kind, context), expected);
     }

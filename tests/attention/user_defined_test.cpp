@@ -27,7 +27,7 @@ struct FadingAttention : heed::ModifierBase {
   FadingAttention(double r, double b) : rate(r), bound(b) {}
 
   template <class V>
-  V operator()(V score, const heed::ScorePlace<V>& at) const {
+  V operator()(V score, const heed::ScoreIndex<V>& at) const {
     using std::abs;
     using std::exp;
     using std::max;
@@ -55,7 +55,7 @@ struct Witness : heed::ModifierBase {
   Witness(int* counts, const heed::AttentionShape& s) : asked(counts), shape(s) {}
 
   template <class V>
-  V operator()(V score, const heed::ScorePlace<V>& at) const {
+  V operator()(V score, const heed::ScoreIndex<V>& at) const {
     for (int i = 0; i < at.lanes; ++i) {
       const int q = at.q + i * at.q_step, k = at.k + i * at.k_step;
       ++asked[((at.b * shape.H + at.h) * shape.Lq + q) * shape.Lk + k];

@@ -17,7 +17,7 @@
 
 #include <heed/attention/backward.hpp>
 #include <heed/io/safetensors.hpp>
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/positional.hpp>
 
@@ -180,7 +180,7 @@ class Check {
     attend_in_chunks([](const auto& x, Index) { return x; });
   }
   void cached_causal_rope() {
-    const heed::Rotary<T> rotary = rotary_of(tensor<T, 4>(in_.at("q")).extent(3));
+    const heed::RotaryEmbedding<T> rotary = rotary_of(tensor<T, 4>(in_.at("q")).extent(3));
     attend_in_chunks(
         [&](const auto& x, Index first) { return rotary(x, heed::Positions(static_cast<int>(first)), context_); });
   }
@@ -236,13 +236,13 @@ class Check {
 
   void sinusoidal() {
     const Index length = in_.at("length"), width = in_.at("dim");
-    const auto table = heed::Sinusoidal<T>({.width = width}).table(length);
+    const auto table = heed::SinusoidalPositions<T>({.embed_dim = width}).table(length);
     expect_near<T, 2>(heed::view_of(table), expected_.at("pe"), tolerance_, "pe");
   }
 
   void layernorm() {
     const auto x = tensor<T, 3>(in_.at("x"));
-    const heed::LayerNorm<T> norm({.width = x.extent(2), .eps = in_.at("eps"), .affine = false});
+    const heed::LayerNorm<T> norm({.embed_dim = x.extent(2), .eps = in_.at("eps"), .affine = false});
     const auto y = norm(x);
     expect_near<T, 3>(std::as_const(y).view(), expected_.at("y"), tolerance_, "y");
   }
@@ -253,11 +253,11 @@ class Check {
     return tensor<T, 1>({{"shape", {data.size()}}, {"data", data}});
   }
 
-  heed::Rotary<T> rotary_of(Index width) const {
-    return heed::Rotary<T>(
-        {.width = width,
-         .turned = options_.value("rotary_dim", width),
-         .base = options_.at("base"),
+  heed::RotaryEmbedding<T> rotary_of(Index width) const {
+    return heed::RotaryEmbedding<T>(
+        {.head_dim = width,
+         .rotary_dim = options_.value("rotary_dim", width),
+         .theta = options_.at("base"),
          .pairing = options_.at("interleaved") ? heed::RotaryPairing::Interleaved : heed::RotaryPairing::HalfSplit});
   }
 
@@ -284,8 +284,8 @@ class Check {
       ignore_ = heed::Tensor<bool, 4>(keep_.extents());
       for (Index i = 0; i < keep_.size(); ++i) ignore_.data()[i] = !keep_.data()[i];
       // Both meanings that true can have.
-      masks_ = {AnyMask<false>(ranges & heed::Dense::keep(keep_)),
-                AnyMask<false>(ranges & heed::Dense::ignore(ignore_))};
+      masks_ = {AnyMask<false>(ranges & heed::BoolMask::keep(keep_)),
+                AnyMask<false>(ranges & heed::BoolMask::ignore(ignore_))};
     } else {
       exact_ = {ranges};
     }

@@ -25,13 +25,25 @@ template <bool Exact>
 class AnyMask : public heed::MaskBase {
  public:
   template <heed::Mask M>
-  requires(heed::RangeMask<M> == Exact && !std::is_same_v<M, AnyMask>) AnyMask(M mask)
-      : mask_(std::make_shared<Model<M>>(std::move(mask))) {}
+  requires(heed::RangeMask<M> == Exact && !std::is_same_v<M, AnyMask>)
+  AnyMask(M mask) : mask_(std::make_shared<Model<M>>(std::move(mask))) {}
 
   heed::KeyRange range(int b, int h, int q) const { return mask_->range(b, h, q); }
-  bool visible(int b, int h, int q, int k) const requires(!Exact) { return mask_->visible(b, h, q, k); }
-  std::uint64_t word(int b, int h, int q, int k, int n) const requires(!Exact) { return mask_->word(b, h, q, k, n); }
-  heed::Index next(int b, int h, int q, heed::Index k) const requires(!Exact) { return mask_->next(b, h, q, k); }
+  bool visible(int b, int h, int q, int k) const
+  requires(!Exact)
+  {
+    return mask_->visible(b, h, q, k);
+  }
+  std::uint64_t word(int b, int h, int q, int k, int n) const
+  requires(!Exact)
+  {
+    return mask_->word(b, h, q, k, n);
+  }
+  heed::Index next(int b, int h, int q, heed::Index k) const
+  requires(!Exact)
+  {
+    return mask_->next(b, h, q, k);
+  }
   AnyMask bind(const heed::AttentionShape& shape) const { return AnyMask(mask_->bind(shape)); }
 
  private:

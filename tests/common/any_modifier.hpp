@@ -29,7 +29,7 @@ class AnyModifier : public heed::ModifierBase {
   static AnyModifier table(heed::TensorView<const double, 4> table) { return {Kind::Table, 0, table}; }
 
   template <class V>
-  V operator()(V score, const heed::ScorePlace<V>& at) const {
+  V operator()(V score, const heed::ScoreIndex<V>& at) const {
     using std::abs;
     using std::tanh;
     using T = lane_t<V>;
@@ -44,7 +44,7 @@ class AnyModifier : public heed::ModifierBase {
   }
 
   template <class V>
-  V derivative(V score, const heed::ScorePlace<V>&) const {
+  V derivative(V score, const heed::ScoreIndex<V>&) const {
     using std::tanh;
     using T = lane_t<V>;
     if (kind_ != Kind::SoftCap) return V(T(1));
@@ -80,7 +80,7 @@ class AnyModifier : public heed::ModifierBase {
   using lane_t = typename Lane<V>::type;
 
   template <class T, class V>
-  V read(const heed::ScorePlace<V>& at) const {
+  V read(const heed::ScoreIndex<V>& at) const {
     if constexpr (std::is_floating_point_v<V>) {
       return static_cast<T>(table_(at.b, at.h, at.q, at.k));
     } else {

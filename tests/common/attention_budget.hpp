@@ -51,15 +51,15 @@ void check_budget(const AttentionCase& c, std::uint64_t seed) {
   SCOPED_TRACE(c.name);
   Random random(seed);
   const auto& s = c.shape;
-  const auto inputs = [&]<class X>(X, int heads, int length, int width, double deviation) {
-    auto x = normal_tensor<X, 4>({s.B, heads, length, width}, random, deviation);
+  const auto inputs = [&]<class X>(X, int heads, int length, int width, double stddev) {
+    auto x = normal_tensor<X, 4>({s.B, heads, length, width}, random, stddev);
     if (c.on_grid) {
       for_each_element(x.view(), [](X& e) { e = static_cast<X>(std::round(static_cast<double>(e) * 16) / 16); });
     }
     return x;
   };
-  const auto q = inputs(T{}, s.H, s.Lq, s.Dk, c.deviation);
-  const auto k = inputs(S{}, s.G, s.Lk, s.Dk, c.deviation), v = inputs(S{}, s.G, s.Lk, s.Dv, 1);
+  const auto q = inputs(T{}, s.H, s.Lq, s.Dk, c.stddev);
+  const auto k = inputs(S{}, s.G, s.Lk, s.Dk, c.stddev), v = inputs(S{}, s.G, s.Lk, s.Dv, 1);
 
   const auto fast = answer<T, S>(c, q, k, v, heed::Path::Blocked);
   const auto naive = answer<T, S>(c, q, k, v, heed::Path::Reference);

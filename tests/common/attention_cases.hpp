@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <heed/attention/call.hpp>
+#include <heed/attention/common/call.hpp>
 #include <heed/mask/concept.hpp>
 
 #include "common/any_mask.hpp"
@@ -20,8 +20,8 @@ struct AttentionCase {
   std::string name;
   heed::AttentionShape shape;
   MaskCase mask;
-  /// Standard deviation of the entries of q and k: scores grow with its square.
-  double deviation = 1;
+  /// Standard stddev of the entries of q and k: scores grow with its square.
+  double stddev = 1;
   /// Entries are multiples of 1/16. Dot products are then exact in float, the naive path errs by almost nothing, and a
   /// fast path may not either.
   bool on_grid = false;

@@ -22,11 +22,11 @@ struct OracleResult {
   heed::Tensor<E, 3> maximum, sum;
 };
 
-/// visible(b, h, q, k): bool; modify(score, b, h, q, k): E; survival(b, h, q, k): what dropout multiplies a weight by.
+/// visible(b, h, q, k): bool; modify(score, b, h, q, k): E; keep(b, h, q, k): what dropout multiplies a weight by.
 template <class E, class T, class S, class Visible, class Modify, class Survival>
 OracleResult<E> attention_oracle(const heed::TensorView<const T, 4>& q, const heed::TensorView<const S, 4>& k,
                                  const heed::TensorView<const S, 4>& v, double scale, std::span<const double> sinks,
-                                 Visible&& visible, Modify&& modify, Survival&& survival) {
+                                 Visible&& visible, Modify&& modify, Survival&& keep) {
   const int B = static_cast<int>(q.extent(0)), H = static_cast<int>(q.extent(1)), Lq = static_cast<int>(q.extent(2));
   const int G = static_cast<int>(k.extent(1)), Lk = static_cast<int>(k.extent(2));
   OracleResult<E> result{heed::Tensor<E, 4>(B, H, Lq, v.extent(3)), heed::Tensor<E, 4>(B, H, Lq, Lk),
@@ -54,7 +54,7 @@ OracleResult<E> attention_oracle(const heed::TensorView<const T, 4>& q, const he
         for (int j = 0; j < Lk; ++j) {
           if (!visible(b, h, i, j)) continue;
           result.weights(b, h, i, j) /= sum;
-          const E weight = result.weights(b, h, i, j) * static_cast<E>(survival(b, h, i, j));
+          const E weight = result.weights(b, h, i, j) * static_cast<E>(keep(b, h, i, j));
           for (Index d = 0; d < v.extent(3); ++d) result.out(b, h, i, d) += weight * static_cast<E>(v(b, g, j, d));
         }
         result.maximum(b, h, i) = maximum;

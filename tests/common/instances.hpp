@@ -4,9 +4,9 @@
 /// @file
 /// Kernels that many tests need, compiled once (instances/blocked_kernels.cpp).
 
-#include <heed/attention/blocked.hpp>
-#include <heed/attention/blocked_backward.hpp>
-#include <heed/attention/decode.hpp>
+#include <heed/attention/softmax/backward.hpp>
+#include <heed/attention/softmax/decode.hpp>
+#include <heed/attention/softmax/forward.hpp>
 
 namespace heed::detail {
 

@@ -110,9 +110,9 @@ class RandomAttention {
   using Statistics = heed::AttentionWithStatistics<heed::Tensor<T, 4>, A>;
 
   void fill_inputs() {
-    const double deviation = random_.pick({0.1, 1.0, 1.0, 1.0, 3.0, 10.0});
-    fill_normal(q_.view(), random_, deviation);
-    fill_normal(k_.view(), random_, deviation);
+    const double stddev = random_.pick({0.1, 1.0, 1.0, 1.0, 3.0, 10.0});
+    fill_normal(q_.view(), random_, stddev);
+    fill_normal(k_.view(), random_, stddev);
     fill_normal(v_.view(), random_, random_.pick({1.0, 100.0}));
     // Ties: equal keys, or equal scores all over.
     if (random_.chance(0.1)) {
@@ -184,17 +184,17 @@ class RandomAttention {
   }
 
   template <class Survival>
-  OracleResult<E> oracle(Survival&& survival) const {
+  OracleResult<E> oracle(Survival&& keep) const {
     return attention_oracle<E, T, S>(
         q_.view(), k_.view(), v_.view(), scale(), sinks_, *truth_,
         [this](E score, int b, int h, int q, int k) {
           if (!modifier_) return score;
-          heed::ScorePlace<E> at;
+          heed::ScoreIndex<E> at;
           at.b = b, at.h = h, at.q = q, at.k = k;
           at.query = static_cast<E>(q), at.key = static_cast<E>(k);
           return (*modifier_)(score, at);
         },
-        survival);
+        keep);
   }
 
   /// How wrong a score may be: its products and sums are rounded, then what the modifier does.

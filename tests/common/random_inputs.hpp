@@ -81,13 +81,13 @@ void for_each_element(const heed::TensorView<T, Rank>& view, F&& f) {
 
 /// Normal numbers.
 template <class T, int Rank>
-void fill_normal(const heed::TensorView<T, Rank>& view, Random& random, double deviation = 1) {
-  for_each_element(view, [&](T& x) { x = static_cast<T>(random.normal() * deviation); });
+void fill_normal(const heed::TensorView<T, Rank>& view, Random& random, double stddev = 1) {
+  for_each_element(view, [&](T& x) { x = static_cast<T>(random.normal() * stddev); });
 }
 template <class T, int Rank>
-heed::Tensor<T, Rank> normal_tensor(const heed::Extents<Rank>& extents, Random& random, double deviation = 1) {
+heed::Tensor<T, Rank> normal_tensor(const heed::Extents<Rank>& extents, Random& random, double stddev = 1) {
   heed::Tensor<T, Rank> x(extents);
-  fill_normal(x.view(), random, deviation);
+  fill_normal(x.view(), random, stddev);
   return x;
 }
 

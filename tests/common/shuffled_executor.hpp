@@ -2,8 +2,8 @@
 #pragma once
 
 /// @file
-/// An executor that runs pieces in random order and in random slots, one after the other: what depends on the order of
-/// pieces or on who runs them shows, without threads and reproducibly.
+/// An executor that runs pieces in random order and in random workers, one after the other: what depends on the order
+/// of pieces or on who runs them shows, without threads and reproducibly.
 
 #include <numeric>
 #include <utility>
@@ -19,7 +19,7 @@ class ShuffledExecutor final : public heed::Executor {
  public:
   ShuffledExecutor(int concurrency, std::uint64_t seed) : concurrency_(concurrency), random_(seed) {}
   int concurrency() const override { return concurrency_; }
-  void parallel_for(int n, heed::Piece piece) override {
+  void parallel_for(int n, heed::Task piece) override {
     std::vector<int> order(static_cast<std::size_t>(n));
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t i = order.size(); i-- > 1;) {

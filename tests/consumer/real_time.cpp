@@ -21,7 +21,7 @@ int main() {
                                        heed::attention_workspace<float>({1, H, G, L, L, D, D})));
   const std::size_t reserved = context.workspace().capacity();
 
-  heed::EncoderLayer<float> layer({.model = 64, .heads = 4, .norm = heed::Norm::Pre});
+  heed::EncoderLayer<float> layer({.embed_dim = 64, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre});
   layer.initialize(1);
   layer.pack();
   const heed::Tensor<float, 3> x(1, 16, 64);

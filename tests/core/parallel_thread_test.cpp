@@ -24,27 +24,27 @@
 namespace {
 
 using heed::Executor;
-using heed::Piece;
+using heed::ExecutorAdapter;
 using heed::Serial;
+using heed::Task;
 using heed::ThreadPool;
-using heed::UserExecutor;
 
-/// Runs n pieces and checks what every executor promises: each piece once, slots below the concurrency, and never two
-/// pieces in one slot at a time (each slot's plain int would be a race then).
+/// Runs n pieces and checks what every executor promises: each piece once, workers below the concurrency, and never two
+/// pieces in one worker at a time (each worker's plain int would be a race then).
 void expect_pieces_to_run_once(Executor& executor, int n) {
   std::vector<std::atomic<int>> runs(static_cast<std::size_t>(n));
   std::vector<std::atomic<bool>> busy(static_cast<std::size_t>(executor.concurrency()));
   std::vector<int> in_slot(static_cast<std::size_t>(executor.concurrency()));
   std::atomic<int> wrong{0};
-  executor.parallel_for(n, [&](int i, int slot) {
-    if (i < 0 || i >= n || slot < 0 || slot >= executor.concurrency() ||
-        busy[static_cast<std::size_t>(slot)].exchange(true)) {
+  executor.parallel_for(n, [&](int i, int worker) {
+    if (i < 0 || i >= n || worker < 0 || worker >= executor.concurrency() ||
+        busy[static_cast<std::size_t>(worker)].exchange(true)) {
       ++wrong;
       return;
     }
     ++runs[static_cast<std::size_t>(i)];
-    ++in_slot[static_cast<std::size_t>(slot)];
-    busy[static_cast<std::size_t>(slot)] = false;
+    ++in_slot[static_cast<std::size_t>(worker)];
+    busy[static_cast<std::size_t>(worker)] = false;
   });
   EXPECT_EQ(wrong, 0);
   for (int i = 0; i < n; ++i) EXPECT_EQ(runs[static_cast<std::size_t>(i)], 1) << "piece " << i;
@@ -68,7 +68,7 @@ TEST(Serial, RunsPiecesInOrderInTheCallingThread) {
   Serial serial;
   EXPECT_EQ(serial.concurrency(), 1);
   std::string order;
-  serial.parallel_for(5, [&](int i, int slot) { order += std::to_string(i) + std::to_string(slot) + ' '; });
+  serial.parallel_for(5, [&](int i, int worker) { order += std::to_string(i) + std::to_string(worker) + ' '; });
   EXPECT_EQ(order, "00 10 20 30 40 ");
   serial.parallel_for(0, [&](int, int) { FAIL(); });
   EXPECT_THROW(serial.parallel_for(3, [](int, int) { throw heed::ValueError("stop"); }), heed::ValueError);
@@ -90,7 +90,7 @@ TEST(ThreadPool, RunsManyShortCallsInARow) {
   long total = 0;
   std::vector<long> partial(3);
   for (int call = 0; call < 500; ++call) {
-    pool.parallel_for(5, [&](int i, int slot) { partial[static_cast<std::size_t>(slot)] += i; });
+    pool.parallel_for(5, [&](int i, int worker) { partial[static_cast<std::size_t>(worker)] += i; });
   }
   for (const long p : partial) total += p;
   EXPECT_EQ(total, 500 * 10);
@@ -170,11 +170,11 @@ TEST(ThreadPool, EveryPieceHasEndedWhenAnExceptionArrives) {
 TEST(ThreadPool, NestedCallsRunSeriallyInTheirPiece) {
   ThreadPool pool(3);
   std::atomic<int> inner{0}, moved{0};
-  pool.parallel_for(6, [&](int, int slot) {
+  pool.parallel_for(6, [&](int, int worker) {
     const auto thread = std::this_thread::get_id();
     pool.parallel_for(4, [&](int, int inner_slot) {
       ++inner;
-      moved += inner_slot != slot || std::this_thread::get_id() != thread;
+      moved += inner_slot != worker || std::this_thread::get_id() != thread;
     });
   });
   EXPECT_EQ(inner, 24);
@@ -270,13 +270,13 @@ TEST(ThreadPool, WhenTheSystemGivesNoMoreThreadsTheCallerLearnsOfIt) {
 }
 #endif
 
-TEST(UserExecutor, RunsTheLoopOfTheProgram) {
-  // A loop as programs have it: one thread per slot, pieces dealt round-robin.
-  UserExecutor executor(3, [](int n, Piece piece) {
+TEST(ExecutorAdapter, RunsTheLoopOfTheProgram) {
+  // A loop as programs have it: one thread per worker, pieces dealt round-robin.
+  ExecutorAdapter executor(3, [](int n, Task piece) {
     std::vector<std::thread> threads;
-    for (int slot = 0; slot < 3; ++slot) {
+    for (int worker = 0; worker < 3; ++worker) {
       threads.emplace_back([=] {
-        for (int i = slot; i < n; i += 3) piece(i, slot);
+        for (int i = worker; i < n; i += 3) piece(i, worker);
       });
     }
     for (std::thread& t : threads) t.join();
@@ -285,9 +285,9 @@ TEST(UserExecutor, RunsTheLoopOfTheProgram) {
   for (const int n : {1, 2, 3, 50}) expect_pieces_to_run_once(executor, n);
 }
 
-TEST(UserExecutor, IsNotCalledForNothing) {
+TEST(ExecutorAdapter, IsNotCalledForNothing) {
   int calls = 0;
-  UserExecutor executor(1, [&](int n, Piece piece) {
+  ExecutorAdapter executor(1, [&](int n, Task piece) {
     ++calls;
     for (int i = 0; i < n; ++i) piece(i, 0);
   });
@@ -295,7 +295,7 @@ TEST(UserExecutor, IsNotCalledForNothing) {
   EXPECT_EQ(calls, 0);
   executor.parallel_for(1, [](int, int) {});
   EXPECT_EQ(calls, 1);
-  EXPECT_THROW(UserExecutor(0, [](int, Piece) {}), heed::ValueError);
+  EXPECT_THROW(ExecutorAdapter(0, [](int, Task) {}), heed::ValueError);
 }
 
 }  // namespace

@@ -101,13 +101,13 @@ TEST(Philox, NormalHasTheMomentsOfAStandardNormal) {
 
 TEST(Philox, NeighbouringCountersAndStreamsAreUncorrelated) {
   double by_counter = 0, by_stream = 0, by_seed = 0;
-  const auto centred = [](std::uint64_t seed, std::uint64_t stream, std::uint64_t i) {
+  const auto centered = [](std::uint64_t seed, std::uint64_t stream, std::uint64_t i) {
     return heed::Philox(seed, stream).uniform(i) - 0.5;
   };
   for (std::uint64_t i = 0; i < kDraws; ++i) {
-    by_counter += centred(1, 2, i) * centred(1, 2, i + 1);
-    by_stream += centred(1, 2, i) * centred(1, 3, i);
-    by_seed += centred(1, 2, i) * centred(2, 2, i);
+    by_counter += centered(1, 2, i) * centered(1, 2, i + 1);
+    by_stream += centered(1, 2, i) * centered(1, 3, i);
+    by_seed += centered(1, 2, i) * centered(2, 2, i);
   }
   const double bound = 5 * std::sqrt(kDraws) / 12;
   EXPECT_NEAR(by_counter, 0, bound);

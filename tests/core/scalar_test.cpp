@@ -56,7 +56,7 @@ void expect_every_pattern_means_its_number(int exponent_bits) {
 TEST(Scalar, EveryHalfMeansItsNumberAndSurvivesFloat) { expect_every_pattern_means_its_number<half>(5); }
 TEST(Scalar, EveryBfloat16MeansItsNumberAndSurvivesFloat) { expect_every_pattern_means_its_number<bfloat16>(8); }
 
-/// Between neighbours a and b, float rounds to the nearer one, from the middle to the even one.
+/// Between neighbors a and b, float rounds to the nearer one, from the middle to the even one.
 template <class T>
 void expect_rounding_to_nearest_even() {
   const auto infinity = std::bit_cast<std::uint16_t>(std::numeric_limits<T>::infinity());

@@ -191,7 +191,7 @@ TYPED_TEST(VecTest, TransposeExchangesRowsAndColumns) {
 
 // ---- exp2, exp, tanh -----------------------------------------------------------------------------------------------
 
-/// The distance between neighbours of T at x.
+/// The distance between neighbors of T at x.
 template <class T>
 long double ulp_at(long double x) {
   int exponent;
@@ -248,8 +248,8 @@ std::pair<double, T> worst_ulp(T first, T last, VectorOp&& vector, ExactOp&& exa
 TYPED_TEST(VecTest, Exp2IsWithinItsUlp) {
   using T = TypeParam;
   const T lowest = sizeof(T) == 4 ? T(-126) : T(-1022), highest = sizeof(T) == 4 ? T(127.5) : T(1023.5);
-  const auto [worst, where] = worst_ulp<T>(
-      lowest, highest, [](Vec<T> x) { return exp2(x); }, [](long double x) { return std::exp2(x); });
+  const auto [worst, where] =
+      worst_ulp<T>(lowest, highest, [](Vec<T> x) { return exp2(x); }, [](long double x) { return std::exp2(x); });
   EXPECT_LE(worst, sizeof(T) == 4 ? 2.5 : 1.5) << "at " << where;
   EXPECT_GT(worst, 0.5) << "a bound that is never needed was not measured";
 }
@@ -317,11 +317,11 @@ TYPED_TEST(VecTest, ExpSpecialValues) {
 TYPED_TEST(VecTest, TanhIsWithinItsUlp) {
   using T = TypeParam;
   const T limit = std::numeric_limits<T>::max();
-  const auto [worst, where] = worst_ulp<T>(
-      -limit / 2, limit / 2, [](Vec<T> x) { return tanh(x); }, [](long double x) { return std::tanh(x); });
+  const auto [worst, where] =
+      worst_ulp<T>(-limit / 2, limit / 2, [](Vec<T> x) { return tanh(x); }, [](long double x) { return std::tanh(x); });
   EXPECT_LE(worst, 4) << "at " << where;
-  const auto [in_middle, at] = worst_ulp<T>(
-      T(-3), T(3), [](Vec<T> x) { return tanh(x); }, [](long double x) { return std::tanh(x); });
+  const auto [in_middle, at] =
+      worst_ulp<T>(T(-3), T(3), [](Vec<T> x) { return tanh(x); }, [](long double x) { return std::tanh(x); });
   EXPECT_LE(in_middle, 4) << "at " << at;
 }
 

@@ -26,12 +26,12 @@ class Nest {
 
   void run(Random& random, int depth) {
     const Workspace::Frame frame(workspace_);
-    struct Piece {
+    struct Task {
       unsigned char* memory;
       std::size_t size;
       int mark;
     };
-    std::vector<Piece> pieces;
+    std::vector<Task> pieces;
     const int count = random.integer(0, 4);
     for (int i = 0; i < count; ++i) {
       const auto size =
@@ -43,7 +43,7 @@ class Nest {
       pieces.push_back({memory, size, mark});
       if (depth > 0 && random.chance(0.5)) run(random, depth - 1);
     }
-    for (const Piece& p : pieces) {
+    for (const Task& p : pieces) {
       for (std::size_t i = 0; i < p.size; ++i) ASSERT_EQ(p.memory[i], p.mark) << "byte " << i << " of " << p.size;
     }
   }

@@ -30,7 +30,14 @@ std::string novel() {
 }
 
 Settings small(int steps) {
-  return {.width = 32, .heads = 2, .layers = 2, .length = 32, .batch = 8, .steps = steps, .warmup = 5, .seed = 7};
+  return {.embed_dim = 32,
+          .num_heads = 2,
+          .num_layers = 2,
+          .length = 32,
+          .batch = 8,
+          .steps = steps,
+          .warmup = 5,
+          .seed = 7};
 }
 
 TEST(CharLmCorpus, TargetsFollowAndTheHeldOutPartIsNeverTrainedOn) {
@@ -106,7 +113,7 @@ TEST(CharLm, GoesOnWithTheSameNumbersAtAnyThreadCount) {
   Context context(threads);
   Training training(heed::SafeTensors::open(parts), corpus, context);
   EXPECT_EQ(training.steps(), 7);
-  EXPECT_EQ(training.settings().width, 32);
+  EXPECT_EQ(training.settings().embed_dim, 32);
   EXPECT_EQ(context.seed, 7u);
   training.measure_held_out(4);
   while (!training.is_done()) training.step();
@@ -122,12 +129,12 @@ TEST(CharLm, RefusesACheckpointOfAnotherText) {
   Context context;
   Training(small(10), corpus, context).save(file);
   EXPECT_THROW(Training(heed::SafeTensors::open(file), other, context), std::runtime_error);
-  heed::save_parameters(CharLm({.alphabet = 5, .width = 8, .heads = 2, .layers = 1}), file);
+  heed::save_parameters(CharLm({.alphabet = 5, .embed_dim = 8, .num_heads = 2, .num_layers = 1}), file);
   EXPECT_THROW(Training(heed::SafeTensors::open(file), corpus, context), std::runtime_error);
 }
 
 TEST(CharLm, WritesTheSameForTheSameSeed) {
-  CharLm model({.alphabet = 11, .width = 16, .heads = 2, .layers = 1});
+  CharLm model({.alphabet = 11, .embed_dim = 16, .num_heads = 2, .num_layers = 1});
   model.initialize(2);
   Context context;
   const auto write = [&](const GenerateOptions& options) {

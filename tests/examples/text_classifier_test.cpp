@@ -86,7 +86,8 @@ TEST(TextClassifier, TellsNovelsApartAfterAFewSteps) {
   }
   const Passages passages(texts, 128, 1001);
   EXPECT_GT(passages.held_out_count(), 1200);
-  Classifier model({.vocabulary = passages.vocabulary_size(), .length = 128, .classes = 6, .width = 32, .layers = 1});
+  Classifier model(
+      {.vocab_size = passages.vocabulary_size(), .length = 128, .classes = 6, .embed_dim = 32, .num_layers = 1});
   Context context;
   heed::TrainingTimer timer;
   const std::vector<double> losses =

@@ -30,7 +30,10 @@ using heed_test::has_all;
 using Encoder = heed::Encoder<float>;
 
 Encoder encoder(Index kv_heads = 0) {
-  Encoder model({.layers = 2, .layer = {.model = 32, .heads = 4, .norm = heed::Norm::Pre, .kv_heads = kv_heads}});
+  Encoder model(
+      {.num_layers = 2,
+       .layer = {
+           .embed_dim = 32, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre, .num_kv_heads = kv_heads}});
   model.initialize(5);
   // Scores of untrained layers are small: as large as those of trained ones, queries tell keys apart.
   for (Index i = 0; i < 2; ++i) {
@@ -193,7 +196,7 @@ TEST(Diagnostics, CompareSharedKeysWithTheirQueries) {
 }
 
 TEST(Diagnostics, CompareProjectionsOfTheirOwn) {
-  heed::SelfAttention<float> layer({.model = 32, .key_width = 8, .value_width = 8, .out = 32});
+  heed::SelfAttention<float> layer({.embed_dim = 32, .head_dim = 8, .value_head_dim = 8, .out_dim = 32});
   layer.initialize(1);
   EXPECT_EQ(diagnose(layer).projections.size(), 1u);
   std::copy_n(layer.q_proj().weight().value().data(), 8 * 32, layer.v_proj().weight().mutable_value().data());

@@ -16,7 +16,7 @@
 
 namespace {
 
-using heed::ColourScale;
+using heed::ColorScale;
 using heed::Index;
 using heed::Recorder;
 using heed::Tensor;
@@ -41,12 +41,12 @@ Tensor<double, 4> two_by_two() {
 TEST(HeatCells, AreScaledAsIsAskedFor) {
   Recorder recorder;
   show(recorder, "a", two_by_two());
-  const auto cells = [&](ColourScale scale) {
+  const auto cells = [&](ColorScale scale) {
     return heed::detail::heat_cells(recorder.of("a"), 0, 0, scale, 100).values;
   };
-  EXPECT_EQ(cells(ColourScale::One), (std::vector<double>{0.25, 0.75, 0.5, 0.5}));
-  EXPECT_EQ(cells(ColourScale::EachHead), (std::vector<double>{0.25 / 0.75, 1, 0.5 / 0.75, 0.5 / 0.75}));
-  EXPECT_EQ(cells(ColourScale::EachQuery), (std::vector<double>{0.25 / 0.75, 1, 1, 1}));
+  EXPECT_EQ(cells(ColorScale::One), (std::vector<double>{0.25, 0.75, 0.5, 0.5}));
+  EXPECT_EQ(cells(ColorScale::EachHead), (std::vector<double>{0.25 / 0.75, 1, 0.5 / 0.75, 0.5 / 0.75}));
+  EXPECT_EQ(cells(ColorScale::EachQuery), (std::vector<double>{0.25 / 0.75, 1, 1, 1}));
 }
 
 TEST(HeatCells, ShowTheStrongestOfNeighboursAndHideOnlyWhatIsHiddenWhole) {
@@ -56,7 +56,7 @@ TEST(HeatCells, ShowTheStrongestOfNeighboursAndHideOnlyWhatIsHiddenWhole) {
   weights(0, 0, 3, 3) = 1;
   weights(0, 0, 2, 0) = std::numeric_limits<double>::quiet_NaN();
   show(recorder, "a", std::move(weights), true);
-  const auto cells = heed::detail::heat_cells(recorder.of("a"), 0, 0, ColourScale::One, 2);
+  const auto cells = heed::detail::heat_cells(recorder.of("a"), 0, 0, ColorScale::One, 2);
   EXPECT_EQ(cells.rows, 2);
   EXPECT_EQ(cells(0, 0), 0.5);
   EXPECT_EQ(cells(0, 1), heed::detail::kHiddenCell);
@@ -81,8 +81,8 @@ TEST(Grid, PutsCellsOfOneColourTogether) {
   Recorder recorder;
   show(recorder, "a", two_by_two());
   const std::string svg = heed::attention_grid_svg(recorder);
-  const std::string darkest = heed::detail::colour_text(heed::detail::heat_colour(1));
-  EXPECT_EQ(count(svg, "<path fill=\"" + darkest + "\" d=\"M1 0h1v1h-1zM0 1h2v1h-2z\"/>"), 1) << svg;
+  const std::string max_weight = heed::detail::colour_text(heed::detail::heat_colour(1));
+  EXPECT_EQ(count(svg, "<path fill=\"" + max_weight + "\" d=\"M1 0h1v1h-1zM0 1h2v1h-2z\"/>"), 1) << svg;
 }
 
 TEST(Grid, MarksNaN) {

@@ -166,11 +166,11 @@ TEST(Heatmap, RefusesNegativeNumbers) {
 std::string hex(double t) { return heed::detail::colour_text(heed::detail::heat_colour(t)); }
 
 /// The lightness of #rrggbb as people see it: CIE L* of the relative luminance.
-double lightness(const std::string& colour) {
+double lightness(const std::string& color) {
   double luminance = 0;
   const double factors[] = {0.2126, 0.7152, 0.0722};
   for (std::size_t i = 0; i < 3; ++i) {
-    const double c = std::stoi(colour.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
+    const double c = std::stoi(color.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
     luminance += factors[i] * (c <= 0.04045 ? c / 12.92 : std::pow((c + 0.055) / 1.055, 2.4));
   }
   return 116 * std::cbrt(luminance) - 16;
@@ -192,13 +192,13 @@ TEST(HeatmapColours, DarkenEvenlyFromLightToDark) {
 }
 
 TEST(HeatmapColours, TheDarkestIsTheLargestWeightOrTheOneGiven) {
-  const std::string darkest = "fill=\"" + hex(1) + "\"><title>";
+  const std::string max_weight = "fill=\"" + hex(1) + "\"><title>";
   const Eigen::MatrixXf w = (Eigen::MatrixXf(1, 2) << 0.25f, 0.5f).finished();
-  EXPECT_TRUE(contains(heatmap_svg(w), darkest + "0 \u2192 1: 0.5<"));
-  const std::string shared = heatmap_svg(w, {}, {}, {.darkest = 1});
-  EXPECT_FALSE(contains(shared, darkest));
+  EXPECT_TRUE(contains(heatmap_svg(w), max_weight + "0 \u2192 1: 0.5<"));
+  const std::string shared = heatmap_svg(w, {}, {}, {.max_weight = 1});
+  EXPECT_FALSE(contains(shared, max_weight));
   EXPECT_TRUE(contains(shared, "fill=\"" + hex(0.5) + "\"><title>0 \u2192 1"));
-  EXPECT_TRUE(contains(shared, ">1</text>")) << "the legend ends at the darkest weight";
+  EXPECT_TRUE(contains(shared, ">1</text>")) << "the legend ends at the max_weight weight";
   EXPECT_TRUE(contains(heatmap_svg(w), ">0.25</text>")) << "the middle of the legend";
 }
 

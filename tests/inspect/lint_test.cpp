@@ -8,14 +8,14 @@
 #include <heed/core/tensor.hpp>
 #include <heed/inspect/lint.hpp>
 #include <heed/mask/basic.hpp>
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 
 #include "common/message_of.hpp"
 
 namespace {
 
+using heed::BoolMask;
 using heed::Causal;
-using heed::Dense;
 using heed::lint;
 using heed::MaskExpectation;
 using heed::Padding;
@@ -53,8 +53,8 @@ TEST(Lint, SaysNothingOfRightMasks) {
   const Bools lower = tril(6, 6);
   const Bools upper = !lower.array();
   EXPECT_EQ(names(Causal{}, kCausal), Names{});
-  EXPECT_EQ(names(Dense::keep(lower), kCausal), Names{});
-  EXPECT_EQ(names(Dense::ignore(upper), kCausal), Names{});
+  EXPECT_EQ(names(BoolMask::keep(lower), kCausal), Names{});
+  EXPECT_EQ(names(BoolMask::ignore(upper), kCausal), Names{});
   EXPECT_EQ(names(heed::NoMask{}, {.queries = 4, .keys = 7}), Names{});
   EXPECT_EQ(names(Padding(kLengths), kPadded), Names{});
   EXPECT_EQ(names(Padding::queries_and_keys(kLengths, kLengths), kPadded), Names{}) << "padded queries may see nothing";
@@ -70,13 +70,13 @@ TEST(Lint, SaysNothingOfRightMasks) {
 
 TEST(Lint, FindsSwappedPolarity) {
   const Bools lower = tril(6, 6);
-  EXPECT_EQ(names(Dense::ignore(lower), kCausal), Names{"polarity_swapped"});
+  EXPECT_EQ(names(BoolMask::ignore(lower), kCausal), Names{"polarity_swapped"});
   EXPECT_EQ(names(!Padding(kLengths), kPadded), Names{"polarity_swapped"});
   EXPECT_EQ(names(!(Causal{} & Padding(kLengths)), kBoth), Names{"polarity_swapped"});
   EXPECT_EQ(names((!Causal{}) & Padding(kLengths), kBoth), Names{"polarity_swapped"});
   EXPECT_EQ(names(Causal{} & !Padding(kLengths), kBoth), Names{"polarity_swapped"});
-  const auto findings = lint(Dense::ignore(lower), kCausal);
-  EXPECT_TRUE(has_all(findings[0].fix, {"Dense::keep", "Dense::ignore"}));
+  const auto findings = lint(BoolMask::ignore(lower), kCausal);
+  EXPECT_TRUE(has_all(findings[0].fix, {"BoolMask::keep", "BoolMask::ignore"}));
 }
 
 TEST(Lint, FindsWhatIsMissing) {
@@ -96,7 +96,7 @@ TEST(Lint, FindsWrongAlignmentWithACache) {
   const MaskExpectation step{.queries = 2, .keys = 6, .causal = true};
   EXPECT_EQ(names(Causal::top_left(), step), Names{"wrong_alignment"});
   const Bools corner = tril(2, 6);
-  EXPECT_EQ(names(Dense::keep(corner), step), Names{"wrong_alignment"});
+  EXPECT_EQ(names(BoolMask::keep(corner), step), Names{"wrong_alignment"});
   EXPECT_TRUE(has_all(lint(Causal::top_left(), step)[0].text, {"top-left", "stands at key 4"}));
   const std::vector<int> caches{2, 4};
   const MaskExpectation ragged{.batch = 2, .queries = 2, .keys = 8, .causal = true, .first_positions = caches};
@@ -106,9 +106,9 @@ TEST(Lint, FindsWrongAlignmentWithACache) {
 
 TEST(Lint, FindsShiftedAndTransposedTriangles) {
   const Bools strict = tril(6, 6, -1), far = tril(6, 6, 1), upper = tril(6, 6).transpose();
-  EXPECT_EQ(names(Dense::keep(strict), kCausal), Names{"own_position_hidden"});
-  EXPECT_EQ(names(Dense::keep(far), kCausal), Names{"sees_next_position"});
-  EXPECT_EQ(names(Dense::keep(upper), kCausal), Names{"transposed"});
+  EXPECT_EQ(names(BoolMask::keep(strict), kCausal), Names{"own_position_hidden"});
+  EXPECT_EQ(names(BoolMask::keep(far), kCausal), Names{"sees_next_position"});
+  EXPECT_EQ(names(BoolMask::keep(upper), kCausal), Names{"transposed"});
 }
 
 TEST(Lint, FindsHeadsInTheWrongOrder) {
@@ -124,8 +124,8 @@ TEST(Lint, FindsHeadsInTheWrongOrder) {
       }
     }
   }
-  EXPECT_EQ(names(Dense::keep(right), kPadded), Names{});
-  EXPECT_EQ(names(Dense::keep(wrong), kPadded), Names{"head_order"});
+  EXPECT_EQ(names(BoolMask::keep(right), kPadded), Names{});
+  EXPECT_EQ(names(BoolMask::keep(wrong), kPadded), Names{"head_order"});
 }
 
 TEST(Lint, NamesSymptomsWhereNoSingleMistakeExplainsTheMask) {

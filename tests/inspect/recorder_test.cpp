@@ -69,7 +69,7 @@ using AnyMask = heed_test::AnyMask<true>;
 const AnyMask kCausalMask = heed::Causal{};
 
 TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
-  heed::Decoder<float> decoder({.layers = 2, .layer = {.model = 16, .heads = 2}});
+  heed::Decoder<float> decoder({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 2}});
   decoder.initialize(1);
   const std::vector<int> lengths{3, 5};
   const AnyMask padding = heed::Padding(lengths);
@@ -103,7 +103,8 @@ TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
 }
 
 TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
-  heed::Encoder<float> encoder({.layers = 1, .layer = {.model = 16, .heads = 4, .norm = heed::Norm::Pre}});
+  heed::Encoder<float> encoder(
+      {.num_layers = 1, .layer = {.embed_dim = 16, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre}});
   encoder.initialize(1);
   const Tensor<float, 3> x = numbers(1, 6, 16);
   Tensor<float, 3> y(1, 6, 16);
@@ -115,7 +116,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   EXPECT_EQ(layers_of(recorder), std::vector<std::string>{"layers.0.self_attn"});
   expect_weights_under(recorder.attention().front());
 
-  heed::SelfAttention<float> layer({.model = 16});
+  heed::SelfAttention<float> layer({.embed_dim = 16});
   layer.initialize(1);
   recorder.clear();
   {
@@ -150,7 +151,7 @@ TEST(Recorder, OutputStatisticsLeaveOutWhatIsNotFinite) {
   EXPECT_EQ(s.smallest, 1);
   EXPECT_EQ(s.largest, 5);
   EXPECT_EQ(s.mean, 3);
-  EXPECT_NEAR(s.deviation, std::sqrt(2.5), 1e-12);
+  EXPECT_NEAR(s.stddev, std::sqrt(2.5), 1e-12);
   EXPECT_TRUE(recorder.finite().found());
   EXPECT_EQ(recorder.finite().layer(), "b");
   EXPECT_EQ(recorder.finite().index(), (heed::Extents<3>{0, 0, 2}));

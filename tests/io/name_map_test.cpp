@@ -268,9 +268,8 @@ TEST_F(NameMapTest, ExtentsThatOverflowTheirSumAreRefused) {
       heed_test::safetensors_bytes(R"({"q":)" + huge + R"(,"k":)" + huge + R"(,"v":)" + huge + "}");
   const SafeTensors file = SafeTensors::from_memory(heed_test::as_bytes(bytes));
   Grouped layer;
-  EXPECT_TRUE(has_all(heed_test::message_of<heed::FormatError>([&] {
-                        load_parameters(layer, file, {.rules = {{"w", {"q", "k", "v"}}}});
-                      }),
+  EXPECT_TRUE(has_all(heed_test::message_of<heed::FormatError>(
+                          [&] { load_parameters(layer, file, {.rules = {{"w", {"q", "k", "v"}}}}); }),
                       {"(7, 2)", "\"q\" (4611686018427387903, 0)"}));
 }
 

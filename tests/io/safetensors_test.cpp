@@ -465,9 +465,7 @@ TEST_F(SaveSafeTensors, RefusesNamesThatAFileCannotHave) {
 TEST_F(SaveSafeTensors, SaysWhyAFileCannotBeWritten) {
   const Tensor<float, 1> x(1);
   const std::string path = directory_.path("no/such/directory/x.safetensors");
-  EXPECT_TRUE(has_all(message_of<heed::FormatError>([&] {
-                        heed::save_safetensors(path, {{"x", x}});
-                      }),
+  EXPECT_TRUE(has_all(message_of<heed::FormatError>([&] { heed::save_safetensors(path, {{"x", x}}); }),
                       {"heed::save_safetensors", path, "cannot be created", "No such file or directory"}));
 }
 

@@ -88,30 +88,30 @@ TEST(Padding, RefusesLengthsThatAreNone) {
                       {"heed::Padding: sample 1 begins at 3 but ends at 0"}));
 }
 
-TEST(Packed, RefusesOffsetsThatDontCoverTheLength) {
+TEST(DocumentMask, RefusesOffsetsThatDontCoverTheLength) {
   const std::vector<int> fine{0, 2, 5}, shorter{0, 2, 4}, late{1, 2, 5}, falling{0, 4, 2, 5}, none{}, other{0, 5};
-  EXPECT_NO_THROW(heed::bind(heed::Packed(fine), shape(1, 5, 5)));
-  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(shorter), shape(1, 5, 5)),
-                      {"heed::Packed: query offsets must begin with 0 and end with Lq = 5", "the last is 4"}));
-  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(late), shape(1, 5, 5)), {"must begin with 0"}));
-  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(none), shape(1, 5, 5)), {"there are 0"}));
-  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(falling), shape(1, 5, 5)),
-                      {"heed::Packed: query offsets must not fall"}));
-  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Packed(fine, shorter), shape(1, 5, 5)),
-                      {"heed::Packed: key offsets must begin with 0 and end with Lk = 5"}));
-  EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::Packed(fine, other), shape(1, 5, 5)),
-                      {"heed::Packed: 3 query offsets but 2 key offsets"}));
+  EXPECT_NO_THROW(heed::bind(heed::DocumentMask(fine), shape(1, 5, 5)));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(shorter), shape(1, 5, 5)),
+                      {"heed::DocumentMask: query offsets must begin with 0 and end with Lq = 5", "the last is 4"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(late), shape(1, 5, 5)), {"must begin with 0"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(none), shape(1, 5, 5)), {"there are 0"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(falling), shape(1, 5, 5)),
+                      {"heed::DocumentMask: query offsets must not fall"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(fine, shorter), shape(1, 5, 5)),
+                      {"heed::DocumentMask: key offsets must begin with 0 and end with Lk = 5"}));
+  EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::DocumentMask(fine, other), shape(1, 5, 5)),
+                      {"heed::DocumentMask: 3 query offsets but 2 key offsets"}));
   // Self-attention over Lq != Lk needs key offsets of its own.
-  EXPECT_THROW(heed::bind(heed::Packed(fine), shape(1, 5, 6)), heed::ValueError);
+  EXPECT_THROW(heed::bind(heed::DocumentMask(fine), shape(1, 5, 6)), heed::ValueError);
 }
 
-TEST(Packed, EmptySequencesHaveNoKeys) {
+TEST(DocumentMask, EmptySequencesHaveNoKeys) {
   const std::vector<int> queries{0, 0, 2, 2, 3}, keys{0, 4, 4, 6, 7};
-  const auto mask = heed::bind(heed::Packed(queries, keys), shape(1, 3, 7));
-  EXPECT_EQ(mask.range(0, 0, 0).first, 4);
-  EXPECT_EQ(mask.range(0, 0, 1).last, 4);
-  EXPECT_EQ(mask.range(0, 0, 2).first, 6);
-  EXPECT_EQ(mask.range(0, 0, 2).last, 7);
+  const auto mask = heed::bind(heed::DocumentMask(queries, keys), shape(1, 3, 7));
+  EXPECT_EQ(mask.range(0, 0, 0).begin, 4);
+  EXPECT_EQ(mask.range(0, 0, 1).end, 4);
+  EXPECT_EQ(mask.range(0, 0, 2).begin, 6);
+  EXPECT_EQ(mask.range(0, 0, 2).end, 7);
 }
 
 TEST(IntSpan, BorrowsWhatHoldsIntsSideBySide) {
@@ -133,9 +133,7 @@ TEST(IntSpan, BorrowsWhatHoldsIntsSideBySide) {
 }
 
 template <class T>
-concept TakesBraces = requires {
-  T({3, 1});
-};
+concept TakesBraces = requires { T({3, 1}); };
 
 TEST(IntSpan, DoesNotBorrowWhatWouldBeGone) {
   static_assert(!TakesBraces<heed::IntSpan>);
@@ -153,7 +151,7 @@ TEST(IntSpan, DoesNotBorrowWhatWouldBeGone) {
 
   static_assert(!std::is_constructible_v<heed::Padding, std::vector<int>>);
   static_assert(!std::is_constructible_v<heed::Padding, std::vector<int>&, std::vector<int>>);
-  static_assert(!std::is_constructible_v<heed::Packed, std::vector<int>>);
+  static_assert(!std::is_constructible_v<heed::DocumentMask, std::vector<int>>);
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <heed/mask/basic.hpp>
-#include <heed/mask/dense.hpp>
-#include <heed/mask/print.hpp>
+#include <heed/mask/bool_mask.hpp>
 #include <heed/mask/sparse.hpp>
+#include <heed/mask/to_string.hpp>
 
 #include "common/any_mask.hpp"
 
@@ -51,21 +51,19 @@ TEST(MaskConcept, TellsExactMasksApart) {
   static_assert(heed::RangeMask<heed::Causal>);
   static_assert(heed::RangeMask<heed::Window>);
   static_assert(heed::RangeMask<heed::Padding>);
-  static_assert(heed::RangeMask<heed::Packed>);
+  static_assert(heed::RangeMask<heed::DocumentMask>);
   static_assert(!heed::RangeMask<heed::Strided>);
   static_assert(!heed::RangeMask<heed::GlobalTokens>);
-  static_assert(!heed::RangeMask<heed::Dense>);
+  static_assert(!heed::RangeMask<heed::BoolMask>);
   // An intersection of ranges is a range; a union or a complement is not.
   static_assert(heed::RangeMask<heed::And<heed::Causal, heed::Padding>>);
-  static_assert(!heed::RangeMask<heed::And<heed::Causal, heed::Dense>>);
+  static_assert(!heed::RangeMask<heed::And<heed::Causal, heed::BoolMask>>);
   static_assert(!heed::RangeMask<heed::Or<heed::Causal, heed::Padding>>);
   static_assert(!heed::RangeMask<heed::Not<heed::Causal>>);
 }
 
 template <class A, class B>
-concept Intersectable = requires(const A& a, const B& b) {
-  a& b;
-};
+concept Intersectable = requires(const A& a, const B& b) { a & b; };
 
 TEST(MaskConcept, OnlyMasksCombine) {
   static_assert(Intersectable<heed::Causal, heed::Padding>);
@@ -79,19 +77,19 @@ TEST(MaskConcept, OnlyMasksCombine) {
 
 TEST(UserMask, CombinesWithEveryOther) {
   const robots::SameTeam team(2);
-  EXPECT_EQ(heed::draw(team, 2, 4), "#.#.\n.#.#\n");
-  EXPECT_EQ(heed::draw(team & heed::Causal{}, 3, 3), "#..\n.#.\n#.#\n");
-  EXPECT_EQ(heed::draw(heed::Causal{} & team, 3, 3), "#..\n.#.\n#.#\n");
-  EXPECT_EQ(heed::draw(team | heed::Window(1, 0), 3, 3), "#.#\n##.\n###\n");
-  EXPECT_EQ(heed::draw(!team, 2, 4), ".#.#\n#.#.\n");
-  EXPECT_EQ(heed::draw(team & robots::SameTeam(3), 2, 7), "#.....#\n.#.....\n");
-  EXPECT_EQ(heed::draw(!(team | robots::BeforeReset(2)), 1, 5), "...#.\n");
+  EXPECT_EQ(heed::to_string(team, 2, 4), "#.#.\n.#.#\n");
+  EXPECT_EQ(heed::to_string(team & heed::Causal{}, 3, 3), "#..\n.#.\n#.#\n");
+  EXPECT_EQ(heed::to_string(heed::Causal{} & team, 3, 3), "#..\n.#.\n#.#\n");
+  EXPECT_EQ(heed::to_string(team | heed::Window(1, 0), 3, 3), "#.#\n##.\n###\n");
+  EXPECT_EQ(heed::to_string(!team, 2, 4), ".#.#\n#.#.\n");
+  EXPECT_EQ(heed::to_string(team & robots::SameTeam(3), 2, 7), "#.....#\n.#.....\n");
+  EXPECT_EQ(heed::to_string(!(team | robots::BeforeReset(2)), 1, 5), "...#.\n");
 }
 
 TEST(UserMask, IsBoundBeforeUse) {
-  EXPECT_EQ(heed::draw(robots::BeforeReset(2), 1, 5), "###..\n");
-  EXPECT_EQ(heed::draw(robots::BeforeReset(2) & heed::Window::top_left(0, 9), 1, 5), "###..\n");
-  EXPECT_EQ(heed::draw(robots::BeforeReset(9), 1, 5), ".....\n");
+  EXPECT_EQ(heed::to_string(robots::BeforeReset(2), 1, 5), "###..\n");
+  EXPECT_EQ(heed::to_string(robots::BeforeReset(2) & heed::Window::top_left(0, 9), 1, 5), "###..\n");
+  EXPECT_EQ(heed::to_string(robots::BeforeReset(9), 1, 5), ".....\n");
 }
 
 TEST(FunctionMask, TakesTwoOrFourIndices) {
@@ -100,14 +98,14 @@ TEST(FunctionMask, TakesTwoOrFourIndices) {
     ++calls;
     return q > k;
   });
-  EXPECT_EQ(heed::draw(two, 3, 2), "..\n#.\n##\n");
+  EXPECT_EQ(heed::to_string(two, 3, 2), "..\n#.\n##\n");
   EXPECT_EQ(calls, 6);
   const auto four = heed::mask([](int b, int h, int, int k) { return k == b + h; });
   EXPECT_TRUE(heed::is_visible(four, 1, 1, 0, 2));
   EXPECT_FALSE(heed::is_visible(four, 1, 1, 0, 1));
   // A function that ranges cut is not asked outside of them.
   calls = 0;
-  EXPECT_EQ(heed::draw(two & heed::Window(0, 0), 3, 3), "...\n...\n...\n");
+  EXPECT_EQ(heed::to_string(two & heed::Window(0, 0), 3, 3), "...\n...\n...\n");
   EXPECT_EQ(calls, 3);
 }
 
@@ -150,7 +148,7 @@ void check_against_truth(const M& mask, const heed::AttentionShape& s, const Mas
       ref.ranges(b, h, 0, s.Lq, s.Lk, ranges.data());
       for (int q = 0; q < s.Lq; ++q) {
         const heed::KeyRange range = ranges[static_cast<std::size_t>(q)];
-        ASSERT_TRUE(0 <= range.first && range.first <= range.last && range.last <= s.Lk);
+        ASSERT_TRUE(0 <= range.begin && range.begin <= range.end && range.end <= s.Lk);
         for (int k = 0; k < s.Lk; ++k) {
           ASSERT_EQ(heed::is_visible(bound, b, h, q, k), c.visible(b, h, q, k)) << b << h << ' ' << q << ' ' << k;
           ASSERT_EQ(ref.visible(b, h, q, k), c.visible(b, h, q, k));

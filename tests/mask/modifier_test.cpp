@@ -33,7 +33,7 @@ constexpr AttentionShape kShape{.B = 2, .H = 2, .G = 1, .Lq = 5, .Lk = 9, .Dk = 
 
 struct Twice : heed::ModifierBase {
   template <class V>
-  V operator()(V score, const heed::ScorePlace<V>&) const {
+  V operator()(V score, const heed::ScoreIndex<V>&) const {
     return score + score;
   }
 };
@@ -42,7 +42,7 @@ struct Twice : heed::ModifierBase {
 template <class M>
 double at(const M& modifier, double score, int b, int h, int q, int k, const AttentionShape& shape = kShape) {
   const auto bound = heed::bind(modifier, shape);
-  heed::ScorePlace<double> place;
+  heed::ScoreIndex<double> place;
   place.b = b, place.h = h, place.q = q, place.k = k;
   place.query = q, place.key = k;
   return bound(score, place);
@@ -55,7 +55,7 @@ void expect_lanes_like_scalars(const M& modifier, double tolerance) {
   const auto bound = heed::bind(modifier, kShape);
   for (const bool along_keys : {false, true}) {
     for (int lanes = 1; lanes <= std::min(V::size, along_keys ? kShape.Lk : kShape.Lq); ++lanes) {
-      heed::ScorePlace<V> place;
+      heed::ScoreIndex<V> place;
       place.b = 1, place.h = 1, place.q = along_keys ? 3 : 0, place.k = along_keys ? 0 : 7;
       place.q_step = along_keys ? 0 : 1, place.k_step = along_keys ? 1 : 0;
       place.lanes = lanes;
@@ -95,8 +95,8 @@ TEST(ModifierConcept, MasksAndModifiersDontMix) {
 }
 
 TEST(NoModifier, LeavesScoresAlone) {
-  EXPECT_EQ(heed::NoModifier{}(1.5f, heed::ScorePlace<float>{}), 1.5f);
-  EXPECT_EQ(heed::NoModifier{}(-2.0L, heed::ScorePlace<long double>{}), -2.0L);
+  EXPECT_EQ(heed::NoModifier{}(1.5f, heed::ScoreIndex<float>{}), 1.5f);
+  EXPECT_EQ(heed::NoModifier{}(-2.0L, heed::ScoreIndex<long double>{}), -2.0L);
   expect_lanes_like_scalars(heed::NoModifier{});
 }
 

@@ -122,9 +122,7 @@ TEST(WordPiece, DropsWhatIsNotUtf8) {
 }
 
 TEST(WordPiece, SaysWhatIsWrongWithAVocabulary) {
-  EXPECT_EQ(message_of([] {
-              WordPiece({"[PAD]", "[UNK]", "[SEP]"}, "'x.txt'");
-            }),
+  EXPECT_EQ(message_of([] { WordPiece({"[PAD]", "[UNK]", "[SEP]"}, "'x.txt'"); }),
             "'x.txt' is not a BERT vocabulary: there is no [CLS] among its 3 tokens");
   EXPECT_EQ(message_of([] { WordPiece("/nowhere/vocab.txt"); }),
             "cannot read '/nowhere/vocab.txt': No such file or directory");

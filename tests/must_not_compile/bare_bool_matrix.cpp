@@ -8,6 +8,6 @@ heed::Tensor<float, 4> attend(const heed::Tensor<float, 4>& x, const Eigen::Matr
 #ifdef MUST_NOT_COMPILE
   return heed::attention(x, x, x, matrix);
 #else
-  return heed::attention(x, x, x, heed::Dense::keep(matrix));
+  return heed::attention(x, x, x, heed::BoolMask::keep(matrix));
 #endif
 }

@@ -10,10 +10,10 @@ std::vector<int> offsets_of_keys();
 
 bool first_key_visible(const std::vector<int>& offsets_of_queries) {
 #ifdef MUST_NOT_COMPILE
-  const heed::Packed packed(offsets_of_queries, offsets_of_keys());
+  const heed::DocumentMask packed(offsets_of_queries, offsets_of_keys());
 #else
   const std::vector<int> offsets = offsets_of_keys();
-  const heed::Packed packed(offsets_of_queries, offsets);
+  const heed::DocumentMask packed(offsets_of_queries, offsets);
 #endif
   return heed::is_visible(packed, 0, 0, 0, 0);
 }

@@ -24,34 +24,36 @@ using namespace backward_checks;
 using heed_test::Golden;
 
 TEST(SelfAttentionBackward, KeepsThePromisesOfABackward) {
-  auto plain = masked<double>(SelfAttention<double>({.model = 5, .key_width = 4, .value_width = 7}), heed::NoMask{});
+  auto plain =
+      masked<double>(SelfAttention<double>({.embed_dim = 5, .head_dim = 4, .value_head_dim = 7}), heed::NoMask{});
   expect_backward(plain, {2, 4, 5});
   auto projected =
-      masked<double>(SelfAttention<double>({.model = 6, .out = 3, .bias = true, .scale = 0.7}), heed::Causal{});
+      masked<double>(SelfAttention<double>({.embed_dim = 6, .out_dim = 3, .bias = true, .scale = 0.7}), heed::Causal{});
   expect_backward(projected, {2, 5, 6});
   expect_same_backward_for_any_strides<double>(projected, {2, 5, 6});
 }
 
 TEST(MultiHeadAttentionBackward, KeepsThePromisesOfABackward) {
-  auto plain = masked<double>(MultiHeadAttention<double>({.model = 6, .heads = 2}), heed::NoMask{});
+  auto plain = masked<double>(MultiHeadAttention<double>({.embed_dim = 6, .num_heads = 2}), heed::NoMask{});
   expect_backward(plain, {2, 4, 6});
   expect_same_backward_for_any_strides<double>(plain, {2, 5, 6});
   // Grouped heads, Dk ≠ Dv, turned positions.
-  auto grouped = masked<double>(MultiHeadAttention<double>({.model = 8,
-                                                            .heads = 4,
-                                                            .kv_heads = 2,
-                                                            .head_width = 4,
-                                                            .value_head_width = 3,
-                                                            .bias = false,
-                                                            .rotary = heed::RotaryOptions{.width = 0, .length = 9}}),
-                                heed::Causal{});
+  auto grouped =
+      masked<double>(MultiHeadAttention<double>({.embed_dim = 8,
+                                                 .num_heads = 4,
+                                                 .num_kv_heads = 2,
+                                                 .head_dim = 4,
+                                                 .value_head_dim = 3,
+                                                 .bias = false,
+                                                 .rotary = heed::RotaryEmbeddingOptions{.head_dim = 0, .length = 9}}),
+                     heed::Causal{});
   expect_backward(grouped, {2, 5, 8});
 }
 
 // A query that sees nothing passes no gradient on, and padded keys get none.
 TEST(MultiHeadAttentionBackward, PaddedSamples) {
   const std::vector<int> lengths{3, 0, 5};
-  auto layer = masked<double>(MultiHeadAttention<double>({.model = 6, .heads = 2}), heed::Padding(lengths));
+  auto layer = masked<double>(MultiHeadAttention<double>({.embed_dim = 6, .num_heads = 2}), heed::Padding(lengths));
   expect_exact_gradients(layer, {3, 5, 6});
 }
 
@@ -84,11 +86,12 @@ void expect_golden_self_attention(const std::string& name, const heed::MultiHead
 TEST(MultiHeadAttentionBackward, SelfAttentionFromPyTorch) {
   const std::vector<int> lengths{7, 4, 2}, causal_lengths{4, 6, 1};
   const auto check = [&]<class T>(T) {
-    expect_golden_self_attention<T>("mha_self", {.model = 24, .heads = 3}, heed::NoMask{});
-    expect_golden_self_attention<T>("mha_self_no_bias", {.model = 16, .heads = 2, .bias = false}, heed::NoMask{});
-    expect_golden_self_attention<T>("mha_self_causal", {.model = 16, .heads = 4}, heed::Causal{});
-    expect_golden_self_attention<T>("mha_self_padding", {.model = 16, .heads = 2}, heed::Padding(lengths));
-    expect_golden_self_attention<T>("mha_self_causal_padding", {.model = 16, .heads = 4},
+    expect_golden_self_attention<T>("mha_self", {.embed_dim = 24, .num_heads = 3}, heed::NoMask{});
+    expect_golden_self_attention<T>("mha_self_no_bias", {.embed_dim = 16, .num_heads = 2, .bias = false},
+                                    heed::NoMask{});
+    expect_golden_self_attention<T>("mha_self_causal", {.embed_dim = 16, .num_heads = 4}, heed::Causal{});
+    expect_golden_self_attention<T>("mha_self_padding", {.embed_dim = 16, .num_heads = 2}, heed::Padding(lengths));
+    expect_golden_self_attention<T>("mha_self_causal_padding", {.embed_dim = 16, .num_heads = 4},
                                     heed::Causal{} & heed::Padding(causal_lengths));
   };
   check(double{});
@@ -119,17 +122,17 @@ void expect_golden_cross_attention(const std::string& name, const heed::MultiHea
 
 TEST(MultiHeadAttentionBackward, CrossAttentionFromPyTorch) {
   const std::vector<int> lengths{6, 3, 5};
-  expect_golden_cross_attention("mha_cross", {.model = 16, .heads = 2}, heed::NoMask{});
-  expect_golden_cross_attention("mha_cross_kdim_vdim", {.model = 24, .heads = 4, .key_model = 20, .value_model = 12},
-                                heed::NoMask{});
+  expect_golden_cross_attention("mha_cross", {.embed_dim = 16, .num_heads = 2}, heed::NoMask{});
+  expect_golden_cross_attention("mha_cross_kdim_vdim",
+                                {.embed_dim = 24, .num_heads = 4, .key_dim = 20, .value_dim = 12}, heed::NoMask{});
   expect_golden_cross_attention("mha_cross_kdim_vdim_no_bias_padding",
-                                {.model = 16, .heads = 2, .key_model = 10, .value_model = 18, .bias = false},
+                                {.embed_dim = 16, .num_heads = 2, .key_dim = 10, .value_dim = 18, .bias = false},
                                 heed::Padding(lengths));
 }
 
 // Keys and values from one view have one gradient, the sum of both.
 TEST(MultiHeadAttentionBackward, OneViewHasOneGradient) {
-  MultiHeadAttention<double> layer({.model = 6, .heads = 2});
+  MultiHeadAttention<double> layer({.embed_dim = 6, .num_heads = 2});
   fill_parameters<double>(layer, 3);
   const auto query = random_tensor<double, 3>({2, 3, 6}), memory = random_tensor<double, 3>({2, 5, 6}, 2);
   const auto memory_too = memory;
@@ -154,7 +157,8 @@ TEST(MultiHeadAttentionBackward, OneViewHasOneGradient) {
 
 // The weights that a forward dropped are dropped again in its backward.
 TEST(MultiHeadAttentionBackward, ReplaysDropout) {
-  auto layer = masked<double>(MultiHeadAttention<double>({.model = 6, .heads = 2, .dropout = 0.3}), heed::Causal{});
+  auto layer =
+      masked<double>(MultiHeadAttention<double>({.embed_dim = 6, .num_heads = 2, .dropout = 0.3}), heed::Causal{});
   auto x = random_tensor<double, 3>({2, 6, 6});
   const auto dy = random_tensor<double, 3>({2, 6, 6}, 2);
   Context context;

@@ -23,8 +23,8 @@ using namespace backward_checks;
 
 // Enough rows for several blocks: where a sum over rows is cut must not depend on who adds it up.
 TEST(NormBackward, ThreadsChangeNothing) {
-  heed::LayerNorm<float> layer_norm({.width = 75});
-  heed::RMSNorm<double> rms_norm({.width = 75});
+  heed::LayerNorm<float> layer_norm({.embed_dim = 75});
+  heed::RMSNorm<double> rms_norm({.embed_dim = 75});
   fill_parameters<float>(layer_norm, 3);
   fill_parameters<double>(rms_norm, 3);
   expect_same_backward_for_any_threads<float>(layer_norm, {3, 300, 75});
@@ -33,13 +33,13 @@ TEST(NormBackward, ThreadsChangeNothing) {
 
 // A product whose depth, the number of rows, is cut into blocks.
 TEST(LinearBackward, ThreadsChangeNothing) {
-  heed::Linear<float> layer({.in = 70, .out = 130});
+  heed::Linear<float> layer({.in_features = 70, .out_features = 130});
   fill_parameters<float>(layer, 3);
   expect_same_backward_for_any_threads<float>(layer, {3, 300, 70});
 }
 
 TEST(FeedForwardBackward, ThreadsChangeNothing) {
-  heed::FeedForward<float> layer({.model = 40, .activation = heed::Activation::GELU, .gated = true});
+  heed::FeedForward<float> layer({.embed_dim = 40, .activation = heed::Activation::GELU, .gated = true});
   fill_parameters<float>(layer, 3);
   expect_same_backward_for_any_threads<float>(layer, {3, 100, 40});
 }
@@ -54,7 +54,7 @@ TEST(ActivationBackward, ThreadsChangeNothing) {
 }
 
 TEST(PositionsBackward, ThreadsChangeNothing) {
-  heed::Learned<float> learned({.length = 300, .width = 96});
+  heed::LearnedPositions<float> learned({.length = 300, .embed_dim = 96});
   expect_same_backward_for_any_threads<float>(learned, {2, 300, 96});
 }
 
@@ -70,7 +70,7 @@ TEST(EmbeddingBackward, ThreadsAndStridesChangeNothing) {
   const auto dy = random_tensor<float, 3>({4, 100, width});
   Tensor<float, 3> y(4, 100, width);
   const auto gradient = [&](const TensorView<const float, 3>& errors, Context& context) {
-    Embedding<float> layer({.vocabulary = 30, .width = width});
+    Embedding<float> layer({.vocab_size = 30, .embed_dim = width});
     Embedding<float>::Cache cache;
     layer.forward(ids, y.view(), cache, context);
     layer.backward(errors, cache, context);

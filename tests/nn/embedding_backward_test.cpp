@@ -12,10 +12,10 @@
 namespace {
 
 using heed::Embedding;
-using heed::Learned;
+using heed::LearnedPositions;
 using heed::Positions;
-using heed::Rotary;
-using heed::Sinusoidal;
+using heed::RotaryEmbedding;
+using heed::SinusoidalPositions;
 using namespace backward_checks;
 
 Tensor<int, 2> some_ids(Index batch, Index length, int vocabulary) {
@@ -26,7 +26,7 @@ Tensor<int, 2> some_ids(Index batch, Index length, int vocabulary) {
 
 TEST(EmbeddingBackward, GradientsFromPyTorch) {
   const heed_test::Golden golden("embedding");
-  Embedding<double> layer({.vocabulary = 11, .width = 16});
+  Embedding<double> layer({.vocab_size = 11, .embed_dim = 16});
   golden.load_into(layer);
   const std::vector<int> list = [&] {
     const auto ids = golden.file().read_integers<int, 2>("in.ids");
@@ -47,7 +47,7 @@ TEST(EmbeddingBackward, ExactGradientsButForThePaddingRow) {
   const Tensor<int, 2> ids = some_ids(3, 7, 6);
   const auto dy = random_tensor<double, 3>({3, 7, 5});
   Context context;
-  Embedding<double> layer({.vocabulary = 6, .width = 5, .scale = 2.5});
+  Embedding<double> layer({.vocab_size = 6, .embed_dim = 5, .scale = 2.5});
   fill_parameters<double>(layer, 1);
   Tensor<double, 3> y(3, 7, 5);
   Embedding<double>::Cache cache;
@@ -61,7 +61,7 @@ TEST(EmbeddingBackward, ExactGradientsButForThePaddingRow) {
   EXPECT_TRUE(report.passed) << report.text();
   EXPECT_EQ(report.checked, 30);
 
-  Embedding<double> padded({.vocabulary = 6, .width = 5, .scale = 2.5, .padding = 4});
+  Embedding<double> padded({.vocab_size = 6, .embed_dim = 5, .scale = 2.5, .padding = 4});
   padded.forward(ids, y.view(), cache, context);
   padded.backward(dy.view(), cache, context);
   for (Index id = 0; id < 6; ++id) {
@@ -72,7 +72,7 @@ TEST(EmbeddingBackward, ExactGradientsButForThePaddingRow) {
 }
 
 TEST(EmbeddingBackward, MistakesAreNamed) {
-  Embedding<double> layer({.vocabulary = 6, .width = 5});
+  Embedding<double> layer({.vocab_size = 6, .embed_dim = 5});
   Embedding<double>::Cache cache;
   Context context;
   Tensor<double, 3> y(1, 4, 5);
@@ -81,17 +81,17 @@ TEST(EmbeddingBackward, MistakesAreNamed) {
 }
 
 TEST(PositionsBackward, KeepThePromisesOfABackward) {
-  Learned<double> learned({.length = 9, .width = 7, .offset = 2, .scale = 1.5, .input_scale = 0.75});
+  LearnedPositions<double> learned({.length = 9, .embed_dim = 7, .offset = 2, .scale = 1.5, .input_scale = 0.75});
   fill_parameters<double>(learned, 1);
   expect_backward(learned, {2, 6, 7});
   expect_same_backward_for_any_strides<double>(learned, {2, 6, 7});
-  Sinusoidal<double> sinusoidal({.width = 7, .input_scale = 3});
+  SinusoidalPositions<double> sinusoidal({.embed_dim = 7, .input_scale = 3});
   expect_backward(sinusoidal, {2, 6, 7});
 }
 
 // Samples that stand at different positions share rows of the table.
 TEST(PositionsBackward, LearnedPositionsOfAnyKind) {
-  Learned<double> layer({.length = 12, .width = 3});
+  LearnedPositions<double> layer({.length = 12, .embed_dim = 3});
   fill_parameters<double>(layer, 1);
   const auto x = random_tensor<double, 3>({3, 4, 3}), dy = random_tensor<double, 3>({3, 4, 3}, 2);
   const std::vector<int> first{0, 5, 8}, each{3, 3, 0, 11};
@@ -99,7 +99,7 @@ TEST(PositionsBackward, LearnedPositionsOfAnyKind) {
   for (const Positions& positions : {Positions(2), Positions::from(first), Positions::at(each)}) {
     ParameterList<double>(layer).zero_grad();
     Tensor<double, 3> y(x.extents());
-    Learned<double>::Cache cache;
+    LearnedPositions<double>::Cache cache;
     layer.forward(x.view(), positions, y.view(), cache, context);
     layer.backward(dy.view(), {}, cache, context);
     const auto loss = [&] {
@@ -115,16 +115,16 @@ TEST(PositionsBackward, RotaryGradients) {
   for (const bool interleaved : {false, true}) {
     for (const std::string kind : {"", "_far", "_partial"}) {
       const heed_test::Golden golden((interleaved ? "rotary_interleaved" : "rotary_half_split") + kind);
-      const Rotary<double> rotary(
-          {.width = kind == "_partial" ? 12 : 16,
-           .turned = kind == "_partial" ? std::optional<Index>(interleaved ? 6 : 8) : std::nullopt,
-           .base = kind == "_far" ? 500000. : 10000.,
+      const RotaryEmbedding<double> rotary(
+          {.head_dim = kind == "_partial" ? 12 : 16,
+           .rotary_dim = kind == "_partial" ? std::optional<Index>(interleaved ? 6 : 8) : std::nullopt,
+           .theta = kind == "_far" ? 500000. : 10000.,
            .pairing = interleaved ? heed::RotaryPairing::Interleaved : heed::RotaryPairing::HalfSplit});
       const auto x = golden.tensor<double, 4>("in.x"), dy = golden.tensor<double, 4>("dout.y");
       const std::vector<int> positions = golden.integers("in.positions");
       Tensor<double, 4> y(x.extents()), dx(x.extents());
       Context context;
-      Rotary<double>::Cache cache;
+      RotaryEmbedding<double>::Cache cache;
       rotary.forward(x.view(), Positions::at(positions), y.view(), cache, context);
       rotary.backward(dy.view(), dx.view(), cache, context);
       EXPECT_TRUE(golden.agrees("grad.in.x", dx.view(), 1e-13));

@@ -29,7 +29,7 @@ TYPED_TEST_SUITE(EmbeddingOf, EmbeddingElements);
 TYPED_TEST(EmbeddingOf, ValuesFromPyTorch) {
   using T = TypeParam;
   const Golden golden("embedding");
-  Embedding<T> embedding({.vocabulary = 11, .width = 16});
+  Embedding<T> embedding({.vocab_size = 11, .embed_dim = 16});
   golden.load_into(embedding);
   const Tensor<int, 2> ids = golden.integer_tensor<2>("in.ids");
   const Tensor<T, 3> y = embedding(ids);
@@ -39,7 +39,7 @@ TYPED_TEST(EmbeddingOf, ValuesFromPyTorch) {
 TYPED_TEST(EmbeddingOf, RowsTimesScaleForAnyStrides) {
   using T = TypeParam;
   for (const double scale : {1.0, 4.0, std::sqrt(12.0)}) {
-    Embedding<T> embedding({.vocabulary = 9, .width = 12, .scale = scale});
+    Embedding<T> embedding({.vocab_size = 9, .embed_dim = 12, .scale = scale});
     fill_parameters<T>(embedding, 4);
     // ids (B, L) column by column, with numbers between them that are no ids.
     std::vector<int> memory(3 * 5 * 2, -1);
@@ -71,7 +71,7 @@ TYPED_TEST(EmbeddingOf, RowsTimesScaleForAnyStrides) {
 }
 
 TEST(Embedding, AnyListOfIdsGivesOneSequence) {
-  Embedding<float> embedding({.vocabulary = 10, .width = 7});
+  Embedding<float> embedding({.vocab_size = 10, .embed_dim = 7});
   fill_parameters<float>(embedding, 1);
   const std::vector<int> list{3, 0, 9, 3};
   const Eigen::MatrixXf expected = embedding(list);
@@ -104,7 +104,7 @@ TEST(Embedding, AnyListOfIdsGivesOneSequence) {
 }
 
 TEST(Embedding, ThreadsGiveTheSameBits) {
-  Embedding<float> embedding({.vocabulary = 50, .width = 100, .scale = 10});
+  Embedding<float> embedding({.vocab_size = 50, .embed_dim = 100, .scale = 10});
   fill_parameters<float>(embedding, 1);
   Tensor<int, 2> ids(3, 300);
   for (Index i = 0; i < ids.size(); ++i) ids.data()[i] = static_cast<int>(i * i % 50);
@@ -117,7 +117,7 @@ TEST(Embedding, ThreadsGiveTheSameBits) {
 }
 
 TEST(Embedding, AnIdOutsideTheVocabularyIsNamed) {
-  Embedding<float> embedding({.vocabulary = 10, .width = 4});
+  Embedding<float> embedding({.vocab_size = 10, .embed_dim = 4});
   Tensor<int, 2> ids(2, 3);
   ids(1, 2) = 10;
   const std::string text = message_of<heed::ValueError>([&] { embedding(ids); });
@@ -127,29 +127,29 @@ TEST(Embedding, AnIdOutsideTheVocabularyIsNamed) {
 }
 
 TEST(Embedding, OtherMistakesAreNamed) {
-  EXPECT_THROW(Embedding<float>({.vocabulary = 0, .width = 4}), heed::ShapeError);
-  EXPECT_THROW(Embedding<float>({.vocabulary = 4, .width = 0}), heed::ShapeError);
-  EXPECT_THROW(Embedding<float>({.vocabulary = 4, .width = 4, .padding = 4}), heed::ValueError);
-  EXPECT_THROW(Embedding<float>({.vocabulary = 4, .width = 4, .padding = -1}), heed::ValueError);
-  Embedding<float> embedding({.vocabulary = 4, .width = 4});
+  EXPECT_THROW(Embedding<float>({.vocab_size = 0, .embed_dim = 4}), heed::ShapeError);
+  EXPECT_THROW(Embedding<float>({.vocab_size = 4, .embed_dim = 0}), heed::ShapeError);
+  EXPECT_THROW(Embedding<float>({.vocab_size = 4, .embed_dim = 4, .padding = 4}), heed::ValueError);
+  EXPECT_THROW(Embedding<float>({.vocab_size = 4, .embed_dim = 4, .padding = -1}), heed::ValueError);
+  Embedding<float> embedding({.vocab_size = 4, .embed_dim = 4});
   Tensor<float, 3> y(1, 2, 5);
   heed::Context context;
   EXPECT_THROW(embedding.forward(Tensor<int, 2>(1, 2), y, context), heed::ShapeError);
 }
 
 TEST(Embedding, ThePaddingRowStartsWithZeros) {
-  Embedding<double> embedding({.vocabulary = 1000, .width = 20, .padding = 3});
+  Embedding<double> embedding({.vocab_size = 1000, .embed_dim = 20, .padding = 3});
   embedding.initialize(heed::Philox(1), 0.5);
   const auto weight = embedding.weight().matrix().matrix();
   EXPECT_EQ(weight.row(3).squaredNorm(), 0);
   EXPECT_NEAR(weight.squaredNorm() / static_cast<double>(weight.size()), 0.25, 0.02);
-  Embedding<double> without({.vocabulary = 1000, .width = 20});
+  Embedding<double> without({.vocab_size = 1000, .embed_dim = 20});
   without.initialize(heed::Philox(1), 0.5);
   EXPECT_GT(without.weight().matrix().matrix().row(3).squaredNorm(), 0);
 }
 
 TEST(Embedding, IsObservedAndVisited) {
-  Embedding<float> embedding({.vocabulary = 4, .width = 4});
+  Embedding<float> embedding({.vocab_size = 4, .embed_dim = 4});
   fill_parameters<float>(embedding, 1);
   Recorder recorder;
   heed::Context context;

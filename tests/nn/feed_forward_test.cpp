@@ -37,7 +37,8 @@ TYPED_TEST(FeedForwardOf, Formula) {
        {Activation::None, Activation::ReLU, Activation::GELU, Activation::GELUTanh, Activation::SiLU}) {
     for (const bool gated : {false, true}) {
       SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(activation) << ", gated " << gated);
-      const auto layer = random_feed_forward<T>({.model = 8, .hidden = 19, .activation = activation, .gated = gated});
+      const auto layer =
+          random_feed_forward<T>({.embed_dim = 8, .ffn_dim = 19, .activation = activation, .gated = gated});
       Tensor<T, 3> hidden = layer.linear1()(x);
       Tensor<T, 3> activated = gated ? (*layer.gate())(x) : hidden;
       heed::detail::activate(activation, activated.data(), activated.size());
@@ -52,7 +53,8 @@ TYPED_TEST(FeedForwardOf, Formula) {
 TYPED_TEST(FeedForwardOf, KeepsThePromisesOfALayer) {
   using T = TypeParam;
   for (const bool gated : {false, true}) {
-    auto layer = random_feed_forward<T>({.model = 6, .hidden = 10, .activation = Activation::SiLU, .gated = gated});
+    auto layer =
+        random_feed_forward<T>({.embed_dim = 6, .ffn_dim = 10, .activation = Activation::SiLU, .gated = gated});
     for (int packed = 0; packed < 2; ++packed) {
       expect_same_for_any_strides<T>(layer, {2, 3, 6});
       expect_same_for_any_argument<T>(layer, 5, 6);
@@ -66,7 +68,7 @@ TYPED_TEST(FeedForwardOf, KeepsThePromisesOfALayer) {
 
 TYPED_TEST(FeedForwardOf, PackedGivesTheSameBits) {
   using T = TypeParam;
-  auto layer = random_feed_forward<T>({.model = 6, .activation = Activation::GELU, .gated = true});
+  auto layer = random_feed_forward<T>({.embed_dim = 6, .activation = Activation::GELU, .gated = true});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const Tensor<T, 3> raw = layer(x);
   layer.pack({.release = true});
@@ -78,7 +80,7 @@ TYPED_TEST(FeedForwardOf, PackedGivesTheSameBits) {
 
 TYPED_TEST(FeedForwardOf, ResidualIsAdded) {
   using T = TypeParam;
-  const auto layer = random_feed_forward<T>({.model = 6});
+  const auto layer = random_feed_forward<T>({.embed_dim = 6});
   const auto x = random_tensor<T, 3>({2, 5, 6}), residual = random_tensor<T, 3>({2, 5, 6}, 2);
   const Tensor<T, 3> plain = layer(x);
   Tensor<T, 3> y(2, 5, 6);
@@ -99,7 +101,7 @@ TYPED_TEST(FeedForwardOf, ShowsItsPartsBeforeTheActivation) {
     }
     std::vector<double> values;
   } recorder;
-  const auto layer = random_feed_forward<T>({.model = 6, .activation = Activation::SiLU, .gated = true});
+  const auto layer = random_feed_forward<T>({.embed_dim = 6, .activation = Activation::SiLU, .gated = true});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const Tensor<T, 3> expected = layer(x);
   heed::Context context;
@@ -115,7 +117,7 @@ TYPED_TEST(FeedForwardOf, ShowsItsPartsBeforeTheActivation) {
 TYPED_TEST(FeedForwardOf, AllocatesNothingOnceWarm) {
   using T = TypeParam;
   if (!heed_test::counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
-  const auto layer = random_feed_forward<T>({.model = 24, .activation = Activation::SiLU, .gated = true});
+  const auto layer = random_feed_forward<T>({.embed_dim = 24, .activation = Activation::SiLU, .gated = true});
   const auto x = random_tensor<T, 3>({2, 30, 24});
   Tensor<T, 3> y(2, 30, 24);
   heed::Context context;
@@ -132,25 +134,26 @@ TEST(FeedForward, NamesWidthsAndCounts) {
     });
     return text;
   };
-  EXPECT_EQ(describe({.model = 3}),
+  EXPECT_EQ(describe({.embed_dim = 3}),
             "a.linear1.weight 12x3 a.linear1.bias 12x1 a.linear2.weight 3x12 a.linear2.bias 3x1 ");
-  EXPECT_EQ(describe({.model = 3, .hidden = 5, .gated = true, .bias = false}),
+  EXPECT_EQ(describe({.embed_dim = 3, .ffn_dim = 5, .gated = true, .bias = false}),
             "a.linear1.weight 5x3 a.linear2.weight 3x5 a.gate.weight 5x3 ");
-  EXPECT_EQ(FeedForward<float>({.model = 3}).options().hidden, 12);
-  EXPECT_EQ(FeedForward<float>({.model = 3}).gate(), nullptr);
+  EXPECT_EQ(FeedForward<float>({.embed_dim = 3}).options().ffn_dim, 12);
+  EXPECT_EQ(FeedForward<float>({.embed_dim = 3}).gate(), nullptr);
 }
 
 TEST(FeedForward, StartsEachPartApart) {
-  FeedForward<float> layer({.model = 8, .hidden = 8, .gated = true});
+  FeedForward<float> layer({.embed_dim = 8, .ffn_dim = 8, .gated = true});
   layer.initialize(1, "a");
   EXPECT_FALSE(bits_equal(layer.linear1().weight().value(), layer.linear2().weight().value()));
   EXPECT_FALSE(bits_equal(layer.linear1().weight().value(), layer.gate()->weight().value()));
 }
 
 TEST(FeedForward, ErrorsSayWhatIsWrong) {
-  EXPECT_EQ(message_of<heed::ShapeError>([] { FeedForward<float>({.model = 4, .hidden = -1}); }),
-            "heed::FeedForward: model = 4 must be at least 1 and hidden = -1 at least 0, which stands for 4·model");
-  EXPECT_EQ(message_of<heed::ShapeError>([] { FeedForward<float>({.model = 4})(Tensor<float, 3>(1, 2, 3)); }),
+  EXPECT_EQ(
+      message_of<heed::ShapeError>([] { FeedForward<float>({.embed_dim = 4, .ffn_dim = -1}); }),
+      "heed::FeedForward: embed_dim = 4 must be at least 1 and hidden = -1 at least 0, which stands for 4·embed_dim");
+  EXPECT_EQ(message_of<heed::ShapeError>([] { FeedForward<float>({.embed_dim = 4})(Tensor<float, 3>(1, 2, 3)); }),
             "heed::FeedForward: x (1, 2, 3) has width 3 but the layer takes 4");
 }
 

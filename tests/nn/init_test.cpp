@@ -28,7 +28,7 @@ namespace init = heed::init;
 constexpr Index kRows = 300, kColumns = 200;  // 60000 numbers: a mean within 4σ/245
 
 struct Moments {
-  double mean = 0, deviation = 0, largest = 0, fourth = 0;
+  double mean = 0, stddev = 0, largest = 0, fourth = 0;
 };
 template <class T>
 Moments moments(const Parameter<T>& parameter) {
@@ -37,26 +37,26 @@ Moments moments(const Parameter<T>& parameter) {
   for (Index i = 0; i < parameter.size(); ++i) {
     const double x = static_cast<double>(parameter.value()(i));
     m.mean += x / count;
-    m.deviation += x * x / count;
+    m.stddev += x * x / count;
     m.fourth += x * x * x * x / count;
     m.largest = std::max(m.largest, std::abs(x));
   }
-  m.fourth /= m.deviation * m.deviation;
-  m.deviation = std::sqrt(m.deviation);
+  m.fourth /= m.stddev * m.stddev;
+  m.stddev = std::sqrt(m.stddev);
   return m;
 }
 
 // The fourth moment tells the distributions apart: 3 for a normal one, 9/5 for a uniform one.
-void expect_normal(const Parameter<float>& parameter, double deviation) {
+void expect_normal(const Parameter<float>& parameter, double stddev) {
   const Moments m = moments(parameter);
-  EXPECT_NEAR(m.mean, 0, deviation * 0.017);
-  EXPECT_NEAR(m.deviation, deviation, deviation * 0.012);
+  EXPECT_NEAR(m.mean, 0, stddev * 0.017);
+  EXPECT_NEAR(m.stddev, stddev, stddev * 0.012);
   EXPECT_NEAR(m.fourth, 3, 0.1);
 }
 void expect_uniform(const Parameter<float>& parameter, double bound) {
   const Moments m = moments(parameter);
   EXPECT_NEAR(m.mean, 0, bound * 0.01);
-  EXPECT_NEAR(m.deviation, bound / std::sqrt(3.0), bound * 0.01);
+  EXPECT_NEAR(m.stddev, bound / std::sqrt(3.0), bound * 0.01);
   EXPECT_NEAR(m.fourth, 1.8, 0.05);
   EXPECT_LE(m.largest, bound * (1 + 1e-6));
   EXPECT_GE(m.largest, bound * 0.999);
@@ -158,7 +158,7 @@ TEST(Init, OrthogonalIsUniform) {
 
 // Two layers, visited in either order.
 struct Pair {
-  static heed::LayerNorm<float> make() { return heed::LayerNorm<float>({.width = 40}); }
+  static heed::LayerNorm<float> make() { return heed::LayerNorm<float>({.embed_dim = 40}); }
   heed::LayerNorm<float> first = make(), second = make();
   bool swapped = false;
   template <class F>

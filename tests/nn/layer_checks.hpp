@@ -17,8 +17,8 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/core/arguments.hpp>
 #include <heed/core/context.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/nn/parameter.hpp>
 
@@ -82,7 +82,8 @@ template <class T>
 class AnyLayer {
  public:
   template <class Layer>
-  requires(!std::is_same_v<Layer, AnyLayer>) AnyLayer(const Layer& layer)
+  requires(!std::is_same_v<Layer, AnyLayer>)
+  AnyLayer(const Layer& layer)
       : layer_(&layer),
         forward_([](const void* any, heed::TensorView<const T, 3> x, heed::TensorView<T, 3> y, heed::Context& context) {
           static_cast<const Layer*>(any)->forward(x, y, context);

@@ -17,23 +17,23 @@ namespace {
 using namespace layer_checks;
 
 TEST(SmallLayers, SplitTheirRowsOverAPool) {
-  heed::LayerNorm<float> layer_norm({.width = 96});
+  heed::LayerNorm<float> layer_norm({.embed_dim = 96});
   fill_parameters<float>(layer_norm, 1);
-  heed::Learned<float> learned({.length = 300, .width = 96});
+  heed::LearnedPositions<float> learned({.length = 300, .embed_dim = 96});
   fill_parameters<float>(learned, 1);
   expect_same_for_any_threads<float>(layer_norm, {2, 300, 96});
-  expect_same_for_any_threads<float>(heed::RMSNorm<float>({.width = 96}), {2, 300, 96});
+  expect_same_for_any_threads<float>(heed::RMSNorm<float>({.embed_dim = 96}), {2, 300, 96});
   expect_same_for_any_threads<float>(heed::GELU(), {2, 300, 96});
-  expect_same_for_any_threads<float>(heed::Sinusoidal<float>({.width = 96, .length = 200}), {2, 300, 96});
+  expect_same_for_any_threads<float>(heed::SinusoidalPositions<float>({.embed_dim = 96, .length = 200}), {2, 300, 96});
   expect_same_for_any_threads<float>(learned, {2, 300, 96});
 }
 
 TEST(SmallLayers, OneLayerServesManyThreads) {
-  heed::Embedding<float> embedding({.vocabulary = 20, .width = 32});
+  heed::Embedding<float> embedding({.vocab_size = 20, .embed_dim = 32});
   fill_parameters<float>(embedding, 1);
-  const heed::Sinusoidal<float> sinusoidal({.width = 32, .length = 4});
-  const heed::LayerNorm<float> norm({.width = 32});
-  const heed::Rotary<float> rotary({.width = 32, .length = 4});
+  const heed::SinusoidalPositions<float> sinusoidal({.embed_dim = 32, .length = 4});
+  const heed::LayerNorm<float> norm({.embed_dim = 32});
+  const heed::RotaryEmbedding<float> rotary({.head_dim = 32, .length = 4});
   const std::vector<int> ids{3, 1, 4, 1, 5, 9, 2, 6};
   const auto run = [&](heed::Context& context) {
     const auto x = norm(sinusoidal(embedding(ids, context), context), context);

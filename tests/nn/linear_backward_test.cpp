@@ -20,7 +20,7 @@ TEST(LinearBackward, KeepsThePromisesOfABackward) {
   for (const Index out : {1, 9, 40}) {
     for (const bool bias : {true, false}) {
       SCOPED_TRACE(testing::Message() << out << " bias " << bias);
-      Linear<double> layer({.in = 7, .out = out, .bias = bias});
+      Linear<double> layer({.in_features = 7, .out_features = out, .bias = bias});
       fill_parameters<double>(layer, 3);
       expect_backward(layer, {2, 3, 7});
       expect_same_backward_for_any_strides<double>(layer, {3, 5, 7});
@@ -29,13 +29,14 @@ TEST(LinearBackward, KeepsThePromisesOfABackward) {
 }
 
 TEST(LinearBackward, GradientsFromPyTorch) {
-  expect_golden_gradients<double>("linear", Linear<double>({.in = 24, .out = 13}));
-  expect_golden_gradients<double>("linear_no_bias", Linear<double>({.in = 24, .out = 17, .bias = false}));
-  expect_golden_gradients<float>("linear", Linear<float>({.in = 24, .out = 13}));
+  expect_golden_gradients<double>("linear", Linear<double>({.in_features = 24, .out_features = 13}));
+  expect_golden_gradients<double>("linear_no_bias",
+                                  Linear<double>({.in_features = 24, .out_features = 17, .bias = false}));
+  expect_golden_gradients<float>("linear", Linear<float>({.in_features = 24, .out_features = 13}));
 }
 
 TEST(LinearBackward, AddsTheResidual) {
-  Linear<double> layer({.in = 19, .out = 6});
+  Linear<double> layer({.in_features = 19, .out_features = 6});
   fill_parameters<double>(layer, 6);
   const Extents<3> extents{2, 4, 19};
   const auto x = random_tensor<double, 3>(extents), dy = random_tensor<double, 3>({2, 4, 6}, 2);
@@ -51,7 +52,7 @@ TEST(LinearBackward, AddsTheResidual) {
 }
 
 TEST(LinearBackward, KeepsThePackedCopyUntilTheWeightChanges) {
-  Linear<double> layer({.in = 5, .out = 4});
+  Linear<double> layer({.in_features = 5, .out_features = 4});
   fill_parameters<double>(layer, 6);
   layer.pack();
   const auto x = random_tensor<double, 3>({1, 3, 5}), dy = random_tensor<double, 3>({1, 3, 4}, 2);
@@ -68,7 +69,7 @@ TEST(LinearBackward, KeepsThePackedCopyUntilTheWeightChanges) {
 }
 
 TEST(LinearBackward, MistakesAreNamed) {
-  Linear<double> layer({.in = 3, .out = 3});
+  Linear<double> layer({.in_features = 3, .out_features = 3});
   Tensor<double, 3> x(1, 2, 3), y(1, 2, 3);
   Context context;
   Linear<double>::Cache cache;
@@ -86,12 +87,12 @@ TEST(FeedForwardBackward, KeepsThePromisesOfABackward) {
        {Activation::None, Activation::ReLU, Activation::GELU, Activation::GELUTanh, Activation::SiLU}) {
     for (const bool gated : {false, true}) {
       SCOPED_TRACE(testing::Message() << "activation " << static_cast<int>(activation) << " gated " << gated);
-      FeedForward<double> layer({.model = 5, .hidden = 11, .activation = activation, .gated = gated});
+      FeedForward<double> layer({.embed_dim = 5, .ffn_dim = 11, .activation = activation, .gated = gated});
       fill_parameters<double>(layer, 3);
       expect_backward(layer, {2, 3, 5}, 2);
     }
   }
-  FeedForward<double> layer({.model = 7, .hidden = 9, .gated = true, .bias = false});
+  FeedForward<double> layer({.embed_dim = 7, .ffn_dim = 9, .gated = true, .bias = false});
   fill_parameters<double>(layer, 3);
   expect_exact_gradients(layer, {2, 3, 7});
   expect_same_backward_for_any_strides<double>(layer, {2, 3, 7});
@@ -99,7 +100,7 @@ TEST(FeedForwardBackward, KeepsThePromisesOfABackward) {
 
 TEST(FeedForwardBackward, AddsTheResidual) {
   for (const bool gated : {false, true}) {
-    FeedForward<double> layer({.model = 6, .hidden = 10, .activation = Activation::SiLU, .gated = gated});
+    FeedForward<double> layer({.embed_dim = 6, .ffn_dim = 10, .activation = Activation::SiLU, .gated = gated});
     fill_parameters<double>(layer, 6);
     const Extents<3> extents{2, 4, 6};
     const auto x = random_tensor<double, 3>(extents), dy = random_tensor<double, 3>(extents, 2);

@@ -39,7 +39,7 @@ TYPED_TEST(LinearOf, ValuesFromPyTorch) {
   using T = TypeParam;
   for (const bool bias : {true, false}) {
     const Golden golden(bias ? "linear" : "linear_no_bias");
-    Linear<T> layer({.in = 24, .out = bias ? 13 : 17, .bias = bias});
+    Linear<T> layer({.in_features = 24, .out_features = bias ? 13 : 17, .bias = bias});
     golden.load_into(layer);
     const Tensor<T, 3> x = golden.tensor<T, 3>("in.x");
     EXPECT_TRUE(golden.agrees("out.y", layer(x).view(), kGoldenTolerance<T>));
@@ -52,7 +52,7 @@ TYPED_TEST(LinearOf, KeepsThePromisesOfALayer) {
   using T = TypeParam;
   for (const Index out : {1, 9, 40}) {
     SCOPED_TRACE(out);
-    Linear<T> layer = random_linear<T>({.in = 17, .out = out});
+    Linear<T> layer = random_linear<T>({.in_features = 17, .out_features = out});
     for (int packed = 0; packed < 2; ++packed) {
       expect_same_for_any_strides<T>(layer, {2, 3, 17});
       expect_same_for_any_argument<T>(layer, 5, 17);
@@ -62,7 +62,7 @@ TYPED_TEST(LinearOf, KeepsThePromisesOfALayer) {
       layer.pack();
     }
   }
-  expect_overlap_refused<T>(random_linear<T>({.in = 8, .out = 8}), {2, 3, 8});
+  expect_overlap_refused<T>(random_linear<T>({.in_features = 8, .out_features = 8}), {2, 3, 8});
 }
 
 TYPED_TEST(LinearOf, PackedGivesTheSameBits) {
@@ -70,7 +70,7 @@ TYPED_TEST(LinearOf, PackedGivesTheSameBits) {
   for (const Index out : {1, 7, 16, 33, 100}) {
     for (const Index in : {1, 5, 64, 130}) {
       SCOPED_TRACE(testing::Message() << in << " -> " << out);
-      Linear<T> layer = random_linear<T>({.in = in, .out = out});
+      Linear<T> layer = random_linear<T>({.in_features = in, .out_features = out});
       const auto x = random_tensor<T, 3>({2, 9, in});
       const Tensor<T, 3> raw = layer(x);
       EXPECT_FALSE(layer.is_packed());
@@ -86,7 +86,7 @@ TYPED_TEST(LinearOf, PackedGivesTheSameBits) {
 
 TYPED_TEST(LinearOf, MutableAccessDropsThePack) {
   using T = TypeParam;
-  Linear<T> layer = random_linear<T>({.in = 6, .out = 5});
+  Linear<T> layer = random_linear<T>({.in_features = 6, .out_features = 5});
   const auto x = random_tensor<T, 3>({1, 2, 6});
   layer.pack();
   const Tensor<T, 3> before = layer(x);
@@ -108,8 +108,8 @@ TYPED_TEST(LinearOf, MutableAccessDropsThePack) {
 TYPED_TEST(LinearOf, AssigningAWeightDropsThePack) {
   using T = TypeParam;
   // Both layers have lived through the same calls, so that counting their accesses could not tell them apart.
-  Linear<T> layer = random_linear<T>({.in = 6, .out = 5});
-  Linear<T> other = random_linear<T>({.in = 6, .out = 5});
+  Linear<T> layer = random_linear<T>({.in_features = 6, .out_features = 5});
+  Linear<T> other = random_linear<T>({.in_features = 6, .out_features = 5});
   other.weight().mutable_matrix()(3, 2) += T(1);
   layer.weight().mutable_matrix()(0, 0) += T(1);
   other.bias() = layer.bias();
@@ -132,7 +132,7 @@ TYPED_TEST(LinearOf, AssigningAWeightDropsThePack) {
 
 TYPED_TEST(LinearOf, RawWeightMayGoAfterPacking) {
   using T = TypeParam;
-  Linear<T> layer = random_linear<T>({.in = 6, .out = 5});
+  Linear<T> layer = random_linear<T>({.in_features = 6, .out_features = 5});
   const auto x = random_tensor<T, 3>({1, 2, 6});
   const Tensor<T, 3> expected = layer(x);
   layer.pack({.release = true});
@@ -147,7 +147,7 @@ TYPED_TEST(LinearOf, RawWeightMayGoAfterPacking) {
 }
 
 TYPED_TEST(LinearOf, ReleasedWithoutAPackIsAnError) {
-  Linear<TypeParam> layer = random_linear<TypeParam>({.in = 6, .out = 5});
+  Linear<TypeParam> layer = random_linear<TypeParam>({.in_features = 6, .out_features = 5});
   layer.weight().release();
   EXPECT_THROW(layer(Tensor<TypeParam, 3>(1, 2, 6)), heed::ValueError);
   EXPECT_THROW(layer.pack(), heed::ValueError);
@@ -155,7 +155,7 @@ TYPED_TEST(LinearOf, ReleasedWithoutAPackIsAnError) {
 
 TYPED_TEST(LinearOf, EpilogueAddsActivationThenResidual) {
   using T = TypeParam;
-  const Linear<T> layer = random_linear<T>({.in = 12, .out = 19});
+  const Linear<T> layer = random_linear<T>({.in_features = 12, .out_features = 19});
   const auto x = random_tensor<T, 3>({2, 5, 12});
   const auto residual = random_tensor<T, 3>({2, 5, 19}, 8);
   const Tensor<T, 3> plain = layer(x);
@@ -187,7 +187,7 @@ TYPED_TEST(LinearOf, EpilogueAddsActivationThenResidual) {
 
 TYPED_TEST(LinearOf, ResidualOfAnyStrides) {
   using T = TypeParam;
-  const Linear<T> layer = random_linear<T>({.in = 4, .out = 6});
+  const Linear<T> layer = random_linear<T>({.in_features = 4, .out_features = 6});
   const auto x = random_tensor<T, 3>({3, 5, 4});
   const auto residual = random_tensor<T, 3>({3, 5, 6}, 8);
   Tensor<T, 3> expected(3, 5, 6);
@@ -204,7 +204,7 @@ TYPED_TEST(LinearOf, ResidualOfAnyStrides) {
 // A NaN or Inf in a row, or in memory that belongs to no element, shows in that row alone.
 TYPED_TEST(LinearOf, ARowStaysInItself) {
   using T = TypeParam;
-  Linear<T> layer = random_linear<T>({.in = 20, .out = 24});
+  Linear<T> layer = random_linear<T>({.in_features = 20, .out_features = 24});
   for (int packed = 0; packed < 2; ++packed) {
     auto x = random_tensor<T, 3>({2, 13, 20});
     const Tensor<T, 3> clean = layer(x);
@@ -229,7 +229,7 @@ TYPED_TEST(LinearOf, ARowStaysInItself) {
 TYPED_TEST(LinearOf, AllocatesNothingOnceWarm) {
   using T = TypeParam;
   if (!heed_test::counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
-  Linear<T> layer = random_linear<T>({.in = 40, .out = 50});
+  Linear<T> layer = random_linear<T>({.in_features = 40, .out_features = 50});
   const auto x = random_tensor<T, 3>({2, 30, 40});
   Tensor<T, 3> y(2, 30, 50);
   heed::Context context;
@@ -242,7 +242,7 @@ TYPED_TEST(LinearOf, AllocatesNothingOnceWarm) {
 
 TYPED_TEST(LinearOf, StartsAsInPyTorch) {
   using T = TypeParam;
-  Linear<T> layer({.in = 64, .out = 200});
+  Linear<T> layer({.in_features = 64, .out_features = 200});
   layer.visit("", [](std::string_view, const heed::Parameter<T>& parameter) {
     for (Index i = 0; i < parameter.size(); ++i) EXPECT_EQ(parameter.value()(i), T(0));
   });
@@ -263,7 +263,7 @@ TYPED_TEST(LinearOf, StartsAsInPyTorch) {
     EXPECT_NEAR(squares / static_cast<double>(parameter.size()) * 3 * 64, 1, 0.25) << name;
   });
 
-  Linear<T> again({.in = 64, .out = 200}), elsewhere = again;
+  Linear<T> again({.in_features = 64, .out_features = 200}), elsewhere = again;
   again.initialize(5, "layers.0.linear1");
   elsewhere.initialize(5, "layers.1.linear1");
   EXPECT_TRUE(bits_equal(layer.weight().value(), again.weight().value()));
@@ -272,18 +272,18 @@ TYPED_TEST(LinearOf, StartsAsInPyTorch) {
 }
 
 TEST(Linear, NamesAndCounts) {
-  const Linear<float> layer({.in = 3, .out = 4});
+  const Linear<float> layer({.in_features = 3, .out_features = 4});
   std::string names;
   layer.visit("encoder.head", [&](std::string_view name, const auto& parameter) {
     names += std::string(name) + " " + std::to_string(parameter.extents()[0]) + " ";
   });
   EXPECT_EQ(names, "encoder.head.weight 4 encoder.head.bias 4 ");
   EXPECT_EQ(heed::parameter_count(layer), 4 * 3 + 4);
-  EXPECT_EQ(heed::parameter_count(Linear<float>({.in = 3, .out = 4, .bias = false})), 4 * 3);
+  EXPECT_EQ(heed::parameter_count(Linear<float>({.in_features = 3, .out_features = 4, .bias = false})), 4 * 3);
 }
 
 TEST(Linear, ErrorsSayWhatIsWrong) {
-  const Linear<float> layer({.in = 3, .out = 4});
+  const Linear<float> layer({.in_features = 3, .out_features = 4});
   heed::Context context;
   EXPECT_EQ(message_of<heed::ShapeError>([&] { layer(Tensor<float, 3>(2, 5, 7)); }),
             "heed::Linear: x (2, 5, 7) has width 7 but the layer takes 3");
@@ -294,7 +294,7 @@ TEST(Linear, ErrorsSayWhatIsWrong) {
             "heed::Linear: residual (2, 5, 3) does not fit y (2, 5, 4); they are added element by element");
   EXPECT_EQ(message_of<heed::ValueError>([&] { layer.forward(x, {.residual = fits}, fits, context); }),
             "heed::Linear: y shares memory with the residual; give it memory of its own");
-  EXPECT_EQ(message_of<heed::ShapeError>([] { Linear<float>({.in = 0, .out = 4}); }),
+  EXPECT_EQ(message_of<heed::ShapeError>([] { Linear<float>({.in_features = 0, .out_features = 4}); }),
             "heed::Linear: in = 0 and out = 4 must be at least 1");
 }
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/mask/basic.hpp>
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 #include <heed/nn/multi_head_attention.hpp>
 
 #include "common/allocation_counter.hpp"
@@ -17,14 +17,14 @@
 
 namespace {
 
+using heed::BoolMask;
 using heed::Causal;
-using heed::Dense;
+using heed::DocumentMask;
 using heed::Index;
 using heed::mean_over_heads;
 using heed::MultiHeadAttention;
 using heed::MultiHeadAttentionOptions;
 using heed::NoMask;
-using heed::Packed;
 using heed::Padding;
 using heed::Projections;
 using heed::Tensor;
@@ -95,23 +95,23 @@ void expect_cross_golden(const std::string& name, const MultiHeadAttentionOption
 
 TYPED_TEST(MultiHeadAttentionOf, SelfAttentionAsInPyTorch) {
   using T = TypeParam;
-  expect_self_golden<T>("mha_self", {.model = 24, .heads = 3}, NoMask{});
-  expect_self_golden<T>("mha_self_no_bias", {.model = 16, .heads = 2, .bias = false}, NoMask{});
-  expect_self_golden<T>("mha_self_causal", {.model = 16, .heads = 4}, Causal{});
+  expect_self_golden<T>("mha_self", {.embed_dim = 24, .num_heads = 3}, NoMask{});
+  expect_self_golden<T>("mha_self_no_bias", {.embed_dim = 16, .num_heads = 2, .bias = false}, NoMask{});
+  expect_self_golden<T>("mha_self_causal", {.embed_dim = 16, .num_heads = 4}, Causal{});
   const std::vector<int> padded = Golden("mha_self_padding").integers("in.lengths");
-  expect_self_golden<T>("mha_self_padding", {.model = 16, .heads = 2}, Padding(padded));
+  expect_self_golden<T>("mha_self_padding", {.embed_dim = 16, .num_heads = 2}, Padding(padded));
   const std::vector<int> both = Golden("mha_self_causal_padding").integers("in.lengths");
-  expect_self_golden<T>("mha_self_causal_padding", {.model = 16, .heads = 4}, Causal{} & Padding(both));
+  expect_self_golden<T>("mha_self_causal_padding", {.embed_dim = 16, .num_heads = 4}, Causal{} & Padding(both));
 }
 
 TYPED_TEST(MultiHeadAttentionOf, CrossAttentionAsInPyTorch) {
   using T = TypeParam;
-  expect_cross_golden<T>("mha_cross", {.model = 16, .heads = 2}, NoMask{});
-  expect_cross_golden<T>("mha_cross_kdim_vdim", {.model = 24, .heads = 4, .key_model = 20, .value_model = 12},
+  expect_cross_golden<T>("mha_cross", {.embed_dim = 16, .num_heads = 2}, NoMask{});
+  expect_cross_golden<T>("mha_cross_kdim_vdim", {.embed_dim = 24, .num_heads = 4, .key_dim = 20, .value_dim = 12},
                          NoMask{});
   const std::string padded = "mha_cross_kdim_vdim_no_bias_padding";
   const std::vector<int> lengths = Golden(padded).integers("in.lengths");
-  expect_cross_golden<T>(padded, {.model = 16, .heads = 2, .key_model = 10, .value_model = 18, .bias = false},
+  expect_cross_golden<T>(padded, {.embed_dim = 16, .num_heads = 2, .key_dim = 10, .value_dim = 18, .bias = false},
                          Padding(lengths));
 }
 
@@ -127,42 +127,46 @@ std::string parameters_of(const MultiHeadAttentionOptions& options) {
 }
 
 TEST(MultiHeadAttention, NamesAndShapesAsInPyTorch) {
-  EXPECT_EQ(parameters_of({.model = 12, .heads = 3}),
+  EXPECT_EQ(parameters_of({.embed_dim = 12, .num_heads = 3}),
             "a.in_proj_weight 36x12 a.in_proj_bias 36x1 a.out_proj.weight 12x12 a.out_proj.bias 12x1 ");
-  EXPECT_EQ(parameters_of({.model = 12, .heads = 3, .bias = false}), "a.in_proj_weight 36x12 a.out_proj.weight 12x12 ");
-  EXPECT_EQ(parameters_of({.model = 12, .heads = 3, .key_model = 7, .value_model = 5}),
+  EXPECT_EQ(parameters_of({.embed_dim = 12, .num_heads = 3, .bias = false}),
+            "a.in_proj_weight 36x12 a.out_proj.weight 12x12 ");
+  EXPECT_EQ(parameters_of({.embed_dim = 12, .num_heads = 3, .key_dim = 7, .value_dim = 5}),
             "a.q_proj_weight 12x12 a.k_proj_weight 12x7 a.v_proj_weight 12x5 a.in_proj_bias 36x1 "
             "a.out_proj.weight 12x12 a.out_proj.bias 12x1 ");
-  EXPECT_EQ(parameters_of({.model = 12, .heads = 3, .key_model = 7, .bias = false}),
+  EXPECT_EQ(parameters_of({.embed_dim = 12, .num_heads = 3, .key_dim = 7, .bias = false}),
             "a.q_proj_weight 12x12 a.k_proj_weight 12x7 a.v_proj_weight 12x7 a.out_proj.weight 12x12 ");
   // H·Dk + G·Dk + G·Dv rows.
-  EXPECT_EQ(parameters_of({.model = 12, .heads = 6, .kv_heads = 2, .head_width = 5, .value_head_width = 3}),
+  EXPECT_EQ(parameters_of({.embed_dim = 12, .num_heads = 6, .num_kv_heads = 2, .head_dim = 5, .value_head_dim = 3}),
             "a.in_proj_weight 46x12 a.in_proj_bias 46x1 a.out_proj.weight 12x18 a.out_proj.bias 12x1 ");
 }
 
 TEST(MultiHeadAttention, ParameterCounts) {
   const Index E = 512;
-  EXPECT_EQ(heed::parameter_count(MultiHeadAttention<float>({.model = E, .heads = 8, .bias = false})), 4 * E * E);
-  EXPECT_EQ(heed::parameter_count(MultiHeadAttention<float>({.model = E, .heads = 8})), 4 * E * E + 4 * E);
+  EXPECT_EQ(heed::parameter_count(MultiHeadAttention<float>({.embed_dim = E, .num_heads = 8, .bias = false})),
+            4 * E * E);
+  EXPECT_EQ(heed::parameter_count(MultiHeadAttention<float>({.embed_dim = E, .num_heads = 8})), 4 * E * E + 4 * E);
   // One key and value head: two projections of a head's width.
-  EXPECT_EQ(heed::parameter_count(MultiHeadAttention<float>({.model = E, .heads = 8, .kv_heads = 1, .bias = false})),
+  EXPECT_EQ(heed::parameter_count(
+                MultiHeadAttention<float>({.embed_dim = E, .num_heads = 8, .num_kv_heads = 1, .bias = false})),
             2 * E * E + 2 * E * 64);
 }
 
 TEST(MultiHeadAttention, OptionsAreFilledIn) {
-  const MultiHeadAttention<float> mha({.model = 24, .heads = 4, .key_model = 10, .rotary = heed::RotaryOptions{0}});
-  EXPECT_EQ(mha.options().kv_heads, 4);
-  EXPECT_EQ(mha.options().head_width, 6);
-  EXPECT_EQ(mha.options().value_head_width, 6);
-  EXPECT_EQ(mha.options().value_model, 10);
-  EXPECT_EQ(mha.options().rotary->width, 6);
+  const MultiHeadAttention<float> mha(
+      {.embed_dim = 24, .num_heads = 4, .key_dim = 10, .rotary = heed::RotaryEmbeddingOptions{0}});
+  EXPECT_EQ(mha.options().num_kv_heads, 4);
+  EXPECT_EQ(mha.options().head_dim, 6);
+  EXPECT_EQ(mha.options().value_head_dim, 6);
+  EXPECT_EQ(mha.options().value_dim, 10);
+  EXPECT_EQ(mha.options().rotary->head_dim, 6);
 }
 
 // ---- what the result depends on, and what not ----------------------------------------------------------------------
 
 TYPED_TEST(MultiHeadAttentionOf, SameForAnyArgument) {
   using T = TypeParam;
-  auto mha = random_mha<T>({.model = 12, .heads = 3});
+  auto mha = random_mha<T>({.embed_dim = 12, .num_heads = 3});
   for (int packed = 0; packed < 2; ++packed) {
     expect_same_for_any_argument<T>(mha, 6, 12);
     EXPECT_EQ(mha(Tensor<T, 3>(0, 3, 12)).extents(), (heed::Extents<3>{0, 3, 12}));
@@ -175,7 +179,7 @@ TYPED_TEST(MultiHeadAttentionOf, CrossAttentionTakesPlainEigen) {
   using T = TypeParam;
   using Rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   using Columns = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>;
-  const auto mha = random_mha<T>({.model = 12, .heads = 3, .key_model = 5, .value_model = 7});
+  const auto mha = random_mha<T>({.embed_dim = 12, .num_heads = 3, .key_dim = 5, .value_dim = 7});
   const auto query = random_tensor<T, 3>({1, 4, 12}, 1), key = random_tensor<T, 3>({1, 6, 5}, 2),
              value = random_tensor<T, 3>({1, 6, 7}, 3);
   const auto expected = mha.with_weights(query, key, value, Causal::top_left());
@@ -192,7 +196,7 @@ TYPED_TEST(MultiHeadAttentionOf, CrossAttentionTakesPlainEigen) {
 
 TYPED_TEST(MultiHeadAttentionOf, SameForAnyStrides) {
   using T = TypeParam;
-  const auto mha = random_mha<T>({.model = 8, .heads = 2, .key_model = 6});
+  const auto mha = random_mha<T>({.embed_dim = 8, .num_heads = 2, .key_dim = 6});
   const auto x = random_tensor<T, 3>({2, 4, 8}), memory = random_tensor<T, 3>({2, 5, 6}, 2);
   const Tensor<T, 3> expected = mha(x, memory, memory);
   heed::Context context;
@@ -212,7 +216,7 @@ TYPED_TEST(MultiHeadAttentionOf, SameBitsForAnyProduct) {
   using T = TypeParam;
   for (const Index G : {4, 2, 1}) {
     SCOPED_TRACE(G);
-    auto mha = random_mha<T>({.model = 20, .heads = 4, .kv_heads = G, .value_head_width = 3});
+    auto mha = random_mha<T>({.embed_dim = 20, .num_heads = 4, .num_kv_heads = G, .value_head_dim = 3});
     const auto x = random_tensor<T, 3>({2, 7, 20});
     const Tensor<T, 3> copied = x;
     const Tensor<T, 3> expected = mha(x, Causal{});
@@ -237,7 +241,7 @@ TYPED_TEST(MultiHeadAttentionOf, MutableAccessDropsThePack) {
   const auto x = random_tensor<T, 3>({1, 3, 8}), memory = random_tensor<T, 3>({1, 3, 6}, 2);
   for (const Index key_model : {8, 6}) {
     for (const Projections projections : {Projections::Joint, Projections::Separate}) {
-      auto mha = random_mha<T>({.model = 8, .heads = 2, .key_model = key_model});
+      auto mha = random_mha<T>({.embed_dim = 8, .num_heads = 2, .key_dim = key_model});
       const auto call = [&](const MultiHeadAttention<T>& layer) {
         return key_model == 8 ? layer(x) : layer(x, memory, memory);
       };
@@ -258,7 +262,7 @@ TYPED_TEST(MultiHeadAttentionOf, MutableAccessDropsThePack) {
 
 TYPED_TEST(MultiHeadAttentionOf, RawWeightsMayGoAfterPacking) {
   using T = TypeParam;
-  auto mha = random_mha<T>({.model = 8, .heads = 2});
+  auto mha = random_mha<T>({.embed_dim = 8, .num_heads = 2});
   const auto x = random_tensor<T, 3>({1, 3, 8});
   const Tensor<T, 3> expected = mha(x), other = x;
   mha.pack({.release = true});
@@ -271,7 +275,7 @@ TYPED_TEST(MultiHeadAttentionOf, RawWeightsMayGoAfterPacking) {
   EXPECT_THROW(mha.pack({}, Projections::Separate), heed::ValueError);
   EXPECT_TRUE(bits_equal(expected.view(), mha(x).view()));
 
-  auto cross = random_mha<T>({.model = 8, .heads = 2, .key_model = 5});
+  auto cross = random_mha<T>({.embed_dim = 8, .num_heads = 2, .key_dim = 5});
   const auto memory = random_tensor<T, 3>({1, 4, 5});
   const Tensor<T, 3> expected_cross = cross(x, memory, memory);
   cross.pack({.release = true});
@@ -281,14 +285,14 @@ TYPED_TEST(MultiHeadAttentionOf, RawWeightsMayGoAfterPacking) {
 
 // ---- heads ---------------------------------------------------------------------------------------------------------
 
-// G key heads are H key heads of which H/G neighbours are equal.
+// G key heads are H key heads of which H/G neighbors are equal.
 TYPED_TEST(MultiHeadAttentionOf, GroupedHeadsReadTheirKeyHead) {
   using T = TypeParam;
   const Index E = 12, H = 6, D = 5;
   for (const Index G : {3, 2, 1}) {
     SCOPED_TRACE(G);
-    const auto grouped = random_mha<T>({.model = E, .heads = H, .kv_heads = G, .head_width = D});
-    MultiHeadAttention<T> full({.model = E, .heads = H, .head_width = D});
+    const auto grouped = random_mha<T>({.embed_dim = E, .num_heads = H, .num_kv_heads = G, .head_dim = D});
+    MultiHeadAttention<T> full({.embed_dim = E, .num_heads = H, .head_dim = D});
     copy(grouped.out_proj().weight().value(), full.out_proj().weight().mutable_value());
     copy(grouped.out_proj().bias().value(), full.out_proj().bias().mutable_value());
     const auto from = grouped.in_proj_weight().matrix();
@@ -316,15 +320,15 @@ TYPED_TEST(MultiHeadAttentionOf, GroupedHeadsReadTheirKeyHead) {
 TYPED_TEST(MultiHeadAttentionOf, IsAttentionBetweenTwoProjections) {
   using T = TypeParam;
   const Index E = 10, H = 4, G = 2, Dk = 6, Dv = 3, B = 2, Lq = 5, Lk = 7;
-  const auto mha = random_mha<T>({.model = E,
-                                  .heads = H,
-                                  .kv_heads = G,
-                                  .head_width = Dk,
-                                  .value_head_width = Dv,
-                                  .key_model = 8,
-                                  .value_model = 9,
+  const auto mha = random_mha<T>({.embed_dim = E,
+                                  .num_heads = H,
+                                  .num_kv_heads = G,
+                                  .head_dim = Dk,
+                                  .value_head_dim = Dv,
+                                  .key_dim = 8,
+                                  .value_dim = 9,
                                   .scale = 0.2,
-                                  .rotary = heed::RotaryOptions{.width = Dk, .turned = 4}});
+                                  .rotary = heed::RotaryEmbeddingOptions{.head_dim = Dk, .rotary_dim = 4}});
   const auto query = random_tensor<T, 3>({B, Lq, E}), key = random_tensor<T, 3>({B, Lk, 8}, 2),
              value = random_tensor<T, 3>({B, Lk, 9}, 3);
   // Each projection written out, head by head.
@@ -344,7 +348,7 @@ TYPED_TEST(MultiHeadAttentionOf, IsAttentionBetweenTwoProjections) {
     }
     return result;
   };
-  const heed::Rotary<T> rotary({.width = Dk, .turned = 4});
+  const heed::RotaryEmbedding<T> rotary({.head_dim = Dk, .rotary_dim = 4});
   heed::AttentionOptions options;
   options.scale = 0.2;
   const auto attended = heed::attention_with_weights(
@@ -374,7 +378,7 @@ TYPED_TEST(MultiHeadAttentionOf, MeanOverHeads) {
 
 TYPED_TEST(MultiHeadAttentionOf, EqualMasksGiveEqualResults) {
   using T = TypeParam;
-  const auto mha = random_mha<T>({.model = 12, .heads = 3});
+  const auto mha = random_mha<T>({.embed_dim = 12, .num_heads = 3});
   const auto x = random_tensor<T, 3>({2, 6, 12});
   const std::vector<int> lengths{6, 3};
   Tensor<bool, 4> keep(2, 1, 6, 6), ignore(2, 1, 6, 6);
@@ -392,9 +396,9 @@ TYPED_TEST(MultiHeadAttentionOf, EqualMasksGiveEqualResults) {
     EXPECT_LE(max_error(expected.out.view(), actual.out.view()), kHeadsRounding<T>);
     EXPECT_LE(max_error(expected.weights.view(), actual.weights.view()), kHeadsRounding<T>);
   };
-  check(Dense::keep(keep));
-  check(Dense::ignore(ignore));
-  check(!Dense::ignore(keep) & Causal::bottom_right());
+  check(BoolMask::keep(keep));
+  check(BoolMask::ignore(ignore));
+  check(!BoolMask::ignore(keep) & Causal::bottom_right());
   check(heed::mask([&](int b, int, int q, int k) { return k <= q && k < lengths[static_cast<std::size_t>(b)]; }));
   for (Index q = 0; q < 6; ++q) {
     for (Index k = q + 1; k < 6; ++k) EXPECT_EQ(expected.weights(0, 1, q, k), T(0));
@@ -404,7 +408,8 @@ TYPED_TEST(MultiHeadAttentionOf, EqualMasksGiveEqualResults) {
 // A sample is the same alone, in a padded batch, and packed with others into one sequence.
 TYPED_TEST(MultiHeadAttentionOf, AloneOrPaddedOrPacked) {
   using T = TypeParam;
-  const auto mha = random_mha<T>({.model = 16, .heads = 4, .rotary = heed::RotaryOptions{.width = 4}});
+  const auto mha =
+      random_mha<T>({.embed_dim = 16, .num_heads = 4, .rotary = heed::RotaryEmbeddingOptions{.head_dim = 4}});
   const std::vector<int> lengths{5, 1, 9, 3}, offsets{0, 5, 6, 15, 18};
   Tensor<T, 3> padded(4, 9, 16), packed(1, 18, 16);
   const auto all = random_tensor<T, 3>({4, 9, 16});
@@ -415,7 +420,7 @@ TYPED_TEST(MultiHeadAttentionOf, AloneOrPaddedOrPacked) {
     copy(all.view()[b].slice(0, 0, length), packed.view()[0].slice(0, first, length));
   }
   const Tensor<T, 3> in_batch = mha(padded, Padding(lengths));
-  const Tensor<T, 3> in_sequence = mha(packed, Packed(offsets));
+  const Tensor<T, 3> in_sequence = mha(packed, DocumentMask(offsets));
   for (Index b = 0; b < 4; ++b) {
     SCOPED_TRACE(b);
     const Index length = lengths[static_cast<std::size_t>(b)], first = offsets[static_cast<std::size_t>(b)];
@@ -432,7 +437,7 @@ TYPED_TEST(MultiHeadAttentionOf, AloneOrPaddedOrPacked) {
 
 TYPED_TEST(MultiHeadAttentionOf, QueryWithoutKeysGivesTheBias) {
   using T = TypeParam;
-  const auto mha = random_mha<T>({.model = 8, .heads = 2});
+  const auto mha = random_mha<T>({.embed_dim = 8, .num_heads = 2});
   const auto x = random_tensor<T, 3>({2, 4, 8});
   const std::vector<int> lengths{4, 0};
   const auto [y, weights] = mha.with_weights(x, Padding(lengths));
@@ -450,7 +455,8 @@ TYPED_TEST(MultiHeadAttentionOf, QueryWithoutKeysGivesTheBias) {
 TYPED_TEST(MultiHeadAttentionOf, AllocatesNothingOnceWarm) {
   using T = TypeParam;
   if (!heed_test::counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
-  auto mha = random_mha<T>({.model = 32, .heads = 4, .kv_heads = 2, .rotary = heed::RotaryOptions{.width = 8}});
+  auto mha = random_mha<T>(
+      {.embed_dim = 32, .num_heads = 4, .num_kv_heads = 2, .rotary = heed::RotaryEmbeddingOptions{.head_dim = 8}});
   const auto x = random_tensor<T, 3>({2, 40, 32}), memory = random_tensor<T, 3>({2, 25, 32});
   const std::vector<int> lengths{40, 7};
   Tensor<T, 3> y(2, 40, 32);
@@ -471,7 +477,7 @@ TYPED_TEST(MultiHeadAttentionOf, AllocatesNothingOnceWarm) {
 
 TYPED_TEST(MultiHeadAttentionOf, ShowsOutputsAndWeights) {
   using T = TypeParam;
-  const auto mha = random_mha<T>({.model = 8, .heads = 2});
+  const auto mha = random_mha<T>({.embed_dim = 8, .num_heads = 2});
   const auto x = random_tensor<T, 3>({2, 5, 8}), residual = random_tensor<T, 3>({2, 5, 8}, 9);
   const auto [y, weights] = mha.with_weights(x, Causal{});
   WeightRecorder recorder;
@@ -499,8 +505,8 @@ TYPED_TEST(MultiHeadAttentionOf, ShowsOutputsAndWeights) {
 }
 
 TEST(MultiHeadAttention, DropoutOnlyWhileTraining) {
-  const auto mha = random_mha<float>({.model = 8, .heads = 2, .dropout = 0.5});
-  const auto plain = random_mha<float>({.model = 8, .heads = 2});
+  const auto mha = random_mha<float>({.embed_dim = 8, .num_heads = 2, .dropout = 0.5});
+  const auto plain = random_mha<float>({.embed_dim = 8, .num_heads = 2});
   const auto x = random_tensor<float, 3>({1, 20, 8});
   heed::Context context;
   const auto expected = plain.with_weights(x);
@@ -516,7 +522,7 @@ TEST(MultiHeadAttention, DropoutOnlyWhileTraining) {
 
 TEST(MultiHeadAttention, StartsWithinXaviersBounds) {
   // Each projection by its own widths, also when they share one weight.
-  MultiHeadAttention<float> mha({.model = 32, .heads = 8, .kv_heads = 1});
+  MultiHeadAttention<float> mha({.embed_dim = 32, .num_heads = 8, .num_kv_heads = 1});
   mha.initialize(4, "a");
   const auto weight = mha.in_proj_weight().matrix();
   const auto expect_bound = [](const TensorView<const float, 2>& w, double fans, const char* name) {
@@ -533,7 +539,7 @@ TEST(MultiHeadAttention, StartsWithinXaviersBounds) {
   expect_bound(mha.out_proj().weight().matrix(), 64, "out");
   for (Index i = 0; i < 40; ++i) EXPECT_EQ(mha.in_proj_bias().value()(i), 0.f);
 
-  MultiHeadAttention<float> again({.model = 32, .heads = 8, .kv_heads = 1}), other = again;
+  MultiHeadAttention<float> again({.embed_dim = 32, .num_heads = 8, .num_kv_heads = 1}), other = again;
   again.initialize(4, "a");
   other.initialize(4, "b");
   EXPECT_TRUE(bits_equal(mha.in_proj_weight().value(), again.in_proj_weight().value()));
@@ -541,7 +547,7 @@ TEST(MultiHeadAttention, StartsWithinXaviersBounds) {
 }
 
 TEST(MultiHeadAttention, ErrorsSayWhatIsWrong) {
-  const MultiHeadAttention<float> mha({.model = 8, .heads = 2, .key_model = 5, .value_model = 6});
+  const MultiHeadAttention<float> mha({.embed_dim = 8, .num_heads = 2, .key_dim = 5, .value_dim = 6});
   const Tensor<float, 3> query(2, 4, 8), key(2, 7, 5), value(2, 7, 6);
   const auto shape_error = [&](const Tensor<float, 3>& q, const Tensor<float, 3>& k, const Tensor<float, 3>& v) {
     return message_of<heed::ShapeError>([&] { mha(q, k, v); });
@@ -577,21 +583,22 @@ TEST(MultiHeadAttention, OptionErrorsSayWhatIsWrong) {
   const auto shape_error = [](const MultiHeadAttentionOptions& options) {
     return message_of<heed::ShapeError>([&] { MultiHeadAttention<float> mha(options); });
   };
-  EXPECT_EQ(shape_error({.model = 8, .heads = 0}),
-            "heed::MultiHeadAttention: model = 8 and heads = 0 must be at least 1");
-  EXPECT_EQ(shape_error({.model = 10, .heads = 4}),
-            "heed::MultiHeadAttention: model = 10 is not a multiple of heads = 4; give head_width");
+  EXPECT_EQ(shape_error({.embed_dim = 8, .num_heads = 0}),
+            "heed::MultiHeadAttention: embed_dim = 8 and num_heads = 0 must be at least 1");
+  EXPECT_EQ(shape_error({.embed_dim = 10, .num_heads = 4}),
+            "heed::MultiHeadAttention: embed_dim = 10 is not a multiple of num_heads = 4; give head_dim");
+  EXPECT_EQ(shape_error({.embed_dim = 8, .num_heads = 4, .num_kv_heads = 3}),
+            "heed::MultiHeadAttention: num_heads = 4 but num_kv_heads = 3; heads must be a multiple, query head h "
+            "reads key head "
+            "h / (heads/num_kv_heads)");
   EXPECT_EQ(
-      shape_error({.model = 8, .heads = 4, .kv_heads = 3}),
-      "heed::MultiHeadAttention: heads = 4 but kv_heads = 3; heads must be a multiple, query head h reads key head "
-      "h / (heads/kv_heads)");
-  EXPECT_EQ(
-      shape_error({.model = 8, .heads = 2, .rotary = heed::RotaryOptions{.width = 8}}),
-      "heed::MultiHeadAttention: rotary.width = 8 but head_width = 4; leave it 0, or give rotary.turned to turn a "
+      shape_error({.embed_dim = 8, .num_heads = 2, .rotary = heed::RotaryEmbeddingOptions{.head_dim = 8}}),
+      "heed::MultiHeadAttention: rotary.head_dim = 8 but head_dim = 4; leave it 0, or give rotary.rotary_dim to turn a "
       "part of each head");
-  EXPECT_NE(shape_error({.model = 8, .heads = 2, .head_width = -1}).find("head_width = -1"), std::string::npos);
-  EXPECT_EQ(message_of<heed::ValueError>([] { MultiHeadAttention<float>({.model = 8, .heads = 2, .dropout = -1}); }),
-            "heed::MultiHeadAttention: dropout = -1 must be a probability between 0 and 1");
+  EXPECT_NE(shape_error({.embed_dim = 8, .num_heads = 2, .head_dim = -1}).find("head_dim = -1"), std::string::npos);
+  EXPECT_EQ(
+      message_of<heed::ValueError>([] { MultiHeadAttention<float>({.embed_dim = 8, .num_heads = 2, .dropout = -1}); }),
+      "heed::MultiHeadAttention: dropout = -1 must be a probability between 0 and 1");
 }
 
 }  // namespace

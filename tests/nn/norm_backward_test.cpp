@@ -17,8 +17,8 @@ using namespace backward_checks;
 TEST(NormBackward, KeepsThePromisesOfABackward) {
   for (const Index width : {2, 7, 33}) {
     SCOPED_TRACE(width);
-    LayerNorm<double> layer_norm({.width = width});
-    RMSNorm<double> rms_norm({.width = width});
+    LayerNorm<double> layer_norm({.embed_dim = width});
+    RMSNorm<double> rms_norm({.embed_dim = width});
     fill_parameters<double>(layer_norm, 3);
     fill_parameters<double>(rms_norm, 3);
     expect_backward(layer_norm, {2, 3, width});
@@ -29,8 +29,8 @@ TEST(NormBackward, KeepsThePromisesOfABackward) {
 }
 
 TEST(NormBackward, WithoutWeightOrBias) {
-  LayerNorm<double> plain({.width = 9, .affine = false}), no_bias({.width = 9, .bias = false});
-  RMSNorm<double> rms({.width = 9, .affine = false});
+  LayerNorm<double> plain({.embed_dim = 9, .affine = false}), no_bias({.embed_dim = 9, .bias = false});
+  RMSNorm<double> rms({.embed_dim = 9, .affine = false});
   fill_parameters<double>(no_bias, 4);
   expect_exact_gradients(plain, {2, 3, 9});
   expect_exact_gradients(no_bias, {2, 3, 9});
@@ -38,18 +38,18 @@ TEST(NormBackward, WithoutWeightOrBias) {
 }
 
 TEST(NormBackward, GradientsFromPyTorch) {
-  expect_golden_gradients<double>("layer_norm", LayerNorm<double>({.width = 24}));
-  expect_golden_gradients<double>("layer_norm_eps", LayerNorm<double>({.width = 24, .eps = 1e-3}));
-  expect_golden_gradients<double>("layer_norm_no_bias", LayerNorm<double>({.width = 24, .bias = false}));
-  expect_golden_gradients<double>("rms_norm", RMSNorm<double>({.width = 24, .eps = 1e-5}));
-  expect_golden_gradients<float>("layer_norm", LayerNorm<float>({.width = 24}));
-  expect_golden_gradients<float>("rms_norm", RMSNorm<float>({.width = 24, .eps = 1e-5}));
+  expect_golden_gradients<double>("layer_norm", LayerNorm<double>({.embed_dim = 24}));
+  expect_golden_gradients<double>("layer_norm_eps", LayerNorm<double>({.embed_dim = 24, .eps = 1e-3}));
+  expect_golden_gradients<double>("layer_norm_no_bias", LayerNorm<double>({.embed_dim = 24, .bias = false}));
+  expect_golden_gradients<double>("rms_norm", RMSNorm<double>({.embed_dim = 24, .eps = 1e-5}));
+  expect_golden_gradients<float>("layer_norm", LayerNorm<float>({.embed_dim = 24}));
+  expect_golden_gradients<float>("rms_norm", RMSNorm<float>({.embed_dim = 24, .eps = 1e-5}));
   // Rows of mean 1000, where PyTorch's own double loses digits.
-  expect_golden_gradients<double>("layer_norm_offset", LayerNorm<double>({.width = 24, .eps = 1e-12}), 1e-12);
+  expect_golden_gradients<double>("layer_norm_offset", LayerNorm<double>({.embed_dim = 24, .eps = 1e-12}), 1e-12);
 }
 
 TEST(NormBackward, AddsTheResidualAndMayRunInPlace) {
-  LayerNorm<double> layer({.width = 19});
+  LayerNorm<double> layer({.embed_dim = 19});
   fill_parameters<double>(layer, 6);
   const Extents<3> extents{2, 4, 19};
   const auto x = random_tensor<double, 3>(extents), dy = random_tensor<double, 3>(extents, 2);
@@ -76,9 +76,9 @@ TEST(NormBackward, AddsTheResidualAndMayRunInPlace) {
   EXPECT_TRUE(bits_equal(expected.view(), dx.view()));
 }
 
-// A row without spread is normalised to zeros and passes no gradient on, also without any epsilon.
+// A row without spread is normalized to zeros and passes no gradient on, also without any epsilon.
 TEST(NormBackward, ConstantRowsStayFinite) {
-  LayerNorm<double> layer({.width = 8, .eps = 0});
+  LayerNorm<double> layer({.embed_dim = 8, .eps = 0});
   Tensor<double, 3> x(1, 2, 8);
   std::fill_n(x.data(), 16, 3.0);
   Context context;
@@ -87,7 +87,7 @@ TEST(NormBackward, ConstantRowsStayFinite) {
 }
 
 TEST(NormBackward, MistakesAreNamed) {
-  LayerNorm<double> layer({.width = 3});
+  LayerNorm<double> layer({.embed_dim = 3});
   Tensor<double, 3> x(1, 2, 3), y(1, 2, 3), dy(1, 2, 3);
   Context context;
   LayerNorm<double>::Cache cache;

@@ -16,12 +16,12 @@
 namespace {
 
 using heed::Index;
-using heed::Learned;
+using heed::LearnedPositions;
 using heed::Positions;
-using heed::Rotary;
+using heed::RotaryEmbedding;
 using heed::RotaryPairing;
-using heed::Sinusoidal;
 using heed::SinusoidalLayout;
+using heed::SinusoidalPositions;
 using heed::SinusoidalSpacing;
 using heed::Tensor;
 using namespace layer_checks;
@@ -58,62 +58,62 @@ TEST(Positions, EachForm) {
 // ---- Sinusoidal -----------------------------------------------------------------------------------------------------
 
 // Case C19: an odd width has one sine more.
-TEST(Sinusoidal, Tables) {
+TEST(SinusoidalPositions, Tables) {
   Eigen::MatrixXd four_by_five(4, 5);
   four_by_five << 0, 1, 0, 1, 0,                                                //
       0.8414709848, 0.5403023059, 0.0251162229, 0.9996845379, 0.0006309573026,  //
       0.9092974268, -0.4161468365, 0.0502165994, 0.9987383507, 0.001261914354,  //
       0.1411200081, -0.9899924966, 0.0752852930, 0.9971620353, 0.001892870903;
-  EXPECT_LE(largest(Sinusoidal<double>({.width = 5}).table(4) - four_by_five), 1e-10);
-  EXPECT_LE(largest(Sinusoidal<float>({.width = 5}).table(4).cast<double>() - four_by_five), 1e-7);
-  EXPECT_NEAR(Sinusoidal<double>({.width = 4}).table(3)(2, 3), 0.9998000067, 1e-10);
-  EXPECT_NEAR(Sinusoidal<double>({.width = 1}).table(2)(1, 0), 0.8414709848, 1e-10);
+  EXPECT_LE(largest(SinusoidalPositions<double>({.embed_dim = 5}).table(4) - four_by_five), 1e-10);
+  EXPECT_LE(largest(SinusoidalPositions<float>({.embed_dim = 5}).table(4).cast<double>() - four_by_five), 1e-7);
+  EXPECT_NEAR(SinusoidalPositions<double>({.embed_dim = 4}).table(3)(2, 3), 0.9998000067, 1e-10);
+  EXPECT_NEAR(SinusoidalPositions<double>({.embed_dim = 1}).table(2)(1, 0), 0.8414709848, 1e-10);
 }
 
 template <class T>
-void expect_golden_table(const std::string& name, const heed::SinusoidalOptions& options) {
+void expect_golden_table(const std::string& name, const heed::SinusoidalPositionsOptions& options) {
   const Tensor<double, 2> expected = heed_test::Golden(name).tensor<double, 2>("out.table");
-  const auto table = Sinusoidal<T>(options).table(expected.extent(0));
+  const auto table = SinusoidalPositions<T>(options).table(expected.extent(0));
   EXPECT_LE(max_error(heed::view_of(table), expected.view()), (std::is_same_v<T, double> ? 1e-14 : 6e-8)) << name;
 }
 
-TEST(Sinusoidal, ValuesFromTheFormula) {
-  const auto check = [](const std::string& name, const heed::SinusoidalOptions& options) {
+TEST(SinusoidalPositions, ValuesFromTheFormula) {
+  const auto check = [](const std::string& name, const heed::SinusoidalPositionsOptions& options) {
     expect_golden_table<double>(name, options);
     expect_golden_table<float>(name, options);
   };
-  check("sinusoidal_even", {.width = 16});
-  check("sinusoidal_odd", {.width = 29});
-  check("sinusoidal_base", {.width = 10, .base = 100});
-  check("sinusoidal_halves", {.width = 16, .layout = SinusoidalLayout::Halves});
+  check("sinusoidal_even", {.embed_dim = 16});
+  check("sinusoidal_odd", {.embed_dim = 29});
+  check("sinusoidal_base", {.embed_dim = 10, .base = 100});
+  check("sinusoidal_halves", {.embed_dim = 16, .layout = SinusoidalLayout::Halves});
   check("sinusoidal_halves_endpoint",
-        {.width = 16, .layout = SinusoidalLayout::Halves, .spacing = SinusoidalSpacing::Endpoint});
+        {.embed_dim = 16, .layout = SinusoidalLayout::Halves, .spacing = SinusoidalSpacing::Endpoint});
 }
 
-TEST(Sinusoidal, LayoutsHoldTheSameNumbers) {
+TEST(SinusoidalPositions, LayoutsHoldTheSameNumbers) {
   for (const Index width : {1, 2, 7, 12}) {
-    const auto interleaved = Sinusoidal<double>({.width = width}).table(9);
-    const auto halves = Sinusoidal<double>({.width = width, .layout = SinusoidalLayout::Halves}).table(9);
+    const auto interleaved = SinusoidalPositions<double>({.embed_dim = width}).table(9);
+    const auto halves = SinusoidalPositions<double>({.embed_dim = width, .layout = SinusoidalLayout::Halves}).table(9);
     for (Index e = 0; e < width; ++e) {
       EXPECT_EQ(interleaved.col(e), halves.col(e % 2 == 0 ? e / 2 : (width + 1) / 2 + e / 2)) << width << " " << e;
     }
   }
 }
 
-TEST(Sinusoidal, EndpointReachesTheBase) {
+TEST(SinusoidalPositions, EndpointReachesTheBase) {
   const Eigen::RowVectorXd row =
-      Sinusoidal<double>({.width = 8, .base = 50, .spacing = SinusoidalSpacing::Endpoint}).table(2).row(1);
+      SinusoidalPositions<double>({.embed_dim = 8, .base = 50, .spacing = SinusoidalSpacing::Endpoint}).table(2).row(1);
   EXPECT_NEAR(row(6), std::sin(1.0 / 50), 1e-16);
   EXPECT_NEAR(row(0), std::sin(1.0), 1e-16);
   // One pair has no last frequency besides the first.
-  EXPECT_NEAR(Sinusoidal<double>({.width = 2, .spacing = SinusoidalSpacing::Endpoint}).table(2)(1, 1), std::cos(1.0),
-              1e-16);
+  EXPECT_NEAR(SinusoidalPositions<double>({.embed_dim = 2, .spacing = SinusoidalSpacing::Endpoint}).table(2)(1, 1),
+              std::cos(1.0), 1e-16);
 }
 
 // Vaswani et al.: PE(p + k) is a linear function of PE(p), a turn of each pair by an angle that depends on k alone.
-TEST(Sinusoidal, ShiftsAreLinear) {
+TEST(SinusoidalPositions, ShiftsAreLinear) {
   constexpr Index width = 10;
-  const Sinusoidal<double> positions({.width = width});
+  const SinusoidalPositions<double> positions({.embed_dim = width});
   const auto table = positions.table(200);
   for (const Index k : {1, 7, 50}) {
     for (Index p = 0; p + k < table.rows(); ++p) {
@@ -127,8 +127,8 @@ TEST(Sinusoidal, ShiftsAreLinear) {
   }
 }
 
-TEST(Sinusoidal, FirstAndStepMoveThePositions) {
-  const Sinusoidal<double> plain({.width = 6}), moved({.width = 6, .first = 3, .step = 0.5});
+TEST(SinusoidalPositions, FirstAndStepMoveThePositions) {
+  const SinusoidalPositions<double> plain({.embed_dim = 6}), moved({.embed_dim = 6, .first = 3, .step = 0.5});
   EXPECT_EQ(moved.table(1, 0), plain.table(1, 3));
   EXPECT_EQ(moved.table(1, 4), plain.table(1, 5));
   EXPECT_NEAR(moved.table(2)(1, 0), std::sin(3.5), 1e-15);
@@ -142,25 +142,26 @@ TYPED_TEST_SUITE(SinusoidalOf, PositionalElements);
 TYPED_TEST(SinusoidalOf, KeepsThePromisesOfALayer) {
   for (const Index width : {1, 9, 64}) {
     SCOPED_TRACE(width);
-    expect_layer<TypeParam>(Sinusoidal<TypeParam>({.width = width, .scale = 0.5, .input_scale = 3, .length = 100}),
-                            width);
+    expect_layer<TypeParam>(
+        SinusoidalPositions<TypeParam>({.embed_dim = width, .scale = 0.5, .input_scale = 3, .length = 100}), width);
   }
-  expect_same_for_any_threads<TypeParam>(Sinusoidal<TypeParam>({.width = 75, .length = 100}), {3, 300, 75});
+  expect_same_for_any_threads<TypeParam>(SinusoidalPositions<TypeParam>({.embed_dim = 75, .length = 100}),
+                                         {3, 300, 75});
 }
 
-TEST(Sinusoidal, TakesAnyArgument) {
+TEST(SinusoidalPositions, TakesAnyArgument) {
   for (const Index width : {1, 9, 64}) {
     SCOPED_TRACE(width);
-    expect_same_for_any_argument<float>(Sinusoidal<float>({.width = width}), 5, width);
-    expect_same_for_any_argument<heed::bfloat16>(Sinusoidal<heed::bfloat16>({.width = width}), 5, width);
+    expect_same_for_any_argument<float>(SinusoidalPositions<float>({.embed_dim = width}), 5, width);
+    expect_same_for_any_argument<heed::bfloat16>(SinusoidalPositions<heed::bfloat16>({.embed_dim = width}), 5, width);
   }
 }
 
 TYPED_TEST(SinusoidalOf, AddsTheScaledTableToTheScaledInput) {
   using T = TypeParam;
   using A = heed::accumulate_t<T>;
-  const Sinusoidal<T> layer({.width = 21, .scale = 0.5, .input_scale = 3, .length = 4});
-  const Sinusoidal<A> wide({.width = 21});
+  const SinusoidalPositions<T> layer({.embed_dim = 21, .scale = 0.5, .input_scale = 3, .length = 4});
+  const SinusoidalPositions<A> wide({.embed_dim = 21});
   const auto x = random_tensor<T, 3>({3, 6, 21});
   const std::vector<int> first{0, 3, 500};
   const Tensor<T, 3> y = layer(x, Positions::from(first));
@@ -175,13 +176,13 @@ TYPED_TEST(SinusoidalOf, AddsTheScaledTableToTheScaledInput) {
     }
   }
   // Rows formed beforehand and rows formed when needed have the same bits.
-  const Sinusoidal<T> formed({.width = 21, .scale = 0.5, .input_scale = 3, .length = 1000});
+  const SinusoidalPositions<T> formed({.embed_dim = 21, .scale = 0.5, .input_scale = 3, .length = 1000});
   EXPECT_TRUE(bits_equal(formed(x, Positions::from(first)).view(), y.view()));
 }
 
 template <class Layer>
 void expect_positions(const Layer& layer) {
-  const auto x = random_tensor<float, 3>({2, 4, layer.options().width});
+  const auto x = random_tensor<float, 3>({2, 4, layer.options().embed_dim});
   const auto expected = layer(x);
   Tensor<int, 2> each(2, 4);
   for (Index b = 0; b < 2; ++b) {
@@ -204,15 +205,17 @@ void expect_positions(const Layer& layer) {
   EXPECT_THROW(layer(x, Positions::at(back)), heed::ShapeError);
 }
 
-TEST(Sinusoidal, AnyPositions) { expect_positions(Sinusoidal<float>({.width = 12, .length = 3})); }
+TEST(SinusoidalPositions, AnyPositions) {
+  expect_positions(SinusoidalPositions<float>({.embed_dim = 12, .length = 3}));
+}
 
-TEST(Sinusoidal, HasNoParametersAndNamesMistakes) {
-  EXPECT_EQ(heed::parameter_count(Sinusoidal<float>({.width = 3})), 0);
-  EXPECT_THROW(Sinusoidal<float>({.width = 0}), heed::ShapeError);
-  EXPECT_THROW(Sinusoidal<float>({.width = 3, .length = -1}), heed::ShapeError);
-  EXPECT_THROW(Sinusoidal<float>({.width = 3, .base = 0}), heed::ValueError);
+TEST(SinusoidalPositions, HasNoParametersAndNamesMistakes) {
+  EXPECT_EQ(heed::parameter_count(SinusoidalPositions<float>({.embed_dim = 3})), 0);
+  EXPECT_THROW(SinusoidalPositions<float>({.embed_dim = 0}), heed::ShapeError);
+  EXPECT_THROW(SinusoidalPositions<float>({.embed_dim = 3, .length = -1}), heed::ShapeError);
+  EXPECT_THROW(SinusoidalPositions<float>({.embed_dim = 3, .base = 0}), heed::ValueError);
   const std::string text =
-      message_of<heed::ShapeError>([] { Sinusoidal<float>({.width = 3})(Eigen::MatrixXf::Zero(2, 4)); });
+      message_of<heed::ShapeError>([] { SinusoidalPositions<float>({.embed_dim = 3})(Eigen::MatrixXf::Zero(2, 4)); });
   EXPECT_NE(text.find("heed::Sinusoidal: x (1, 2, 4) has width 4 but the layer takes 3"), std::string::npos) << text;
 }
 
@@ -225,50 +228,50 @@ TYPED_TEST_SUITE(LearnedOf, PositionalElements);
 TYPED_TEST(LearnedOf, KeepsThePromisesOfALayer) {
   for (const Index width : {1, 9, 64}) {
     SCOPED_TRACE(width);
-    Learned<TypeParam> layer({.length = 300, .width = width, .scale = 0.5, .input_scale = 3});
+    LearnedPositions<TypeParam> layer({.length = 300, .embed_dim = width, .scale = 0.5, .input_scale = 3});
     fill_parameters<TypeParam>(layer, 2);
     expect_layer<TypeParam>(layer, width);
     if (width == 64) expect_same_for_any_threads<TypeParam>(layer, {3, 300, width});
   }
 }
 
-TEST(Learned, TakesAnyArgument) {
+TEST(LearnedPositions, TakesAnyArgument) {
   for (const Index width : {1, 9, 64}) {
     SCOPED_TRACE(width);
-    Learned<float> layer({.length = 5, .width = width});
+    LearnedPositions<float> layer({.length = 5, .embed_dim = width});
     fill_parameters<float>(layer, 2);
     expect_same_for_any_argument<float>(layer, 5, width);
   }
 }
 
-TEST(Learned, AddsTheRowOfThePosition) {
-  Learned<float> layer({.length = 7, .width = 5, .offset = 2, .scale = 0.5, .input_scale = 3});
+TEST(LearnedPositions, AddsTheRowOfThePosition) {
+  LearnedPositions<float> layer({.length = 7, .embed_dim = 5, .offset = 2, .scale = 0.5, .input_scale = 3});
   fill_parameters<float>(layer, 2);
   const Eigen::MatrixXf x = Eigen::MatrixXf::Random(3, 5);
   const Eigen::MatrixXf expected = 3 * x + 0.5f * layer.weight().matrix().matrix().middleRows(2 + 1, 3);
   EXPECT_LE(largest(layer(x, Positions(1)) - expected), 1e-6);
 }
 
-TEST(Learned, AnyPositions) {
-  Learned<float> layer({.length = 4, .width = 12});
+TEST(LearnedPositions, AnyPositions) {
+  LearnedPositions<float> layer({.length = 4, .embed_dim = 12});
   fill_parameters<float>(layer, 2);
   expect_positions(layer);
 }
 
-TEST(Learned, APositionWithoutARowIsNamed) {
-  const Learned<float> layer({.length = 7, .width = 5, .offset = 2});
+TEST(LearnedPositions, APositionWithoutARowIsNamed) {
+  const LearnedPositions<float> layer({.length = 7, .embed_dim = 5, .offset = 2});
   const Eigen::MatrixXf x = Eigen::MatrixXf::Zero(6, 5);
   EXPECT_TRUE(equal(layer(x.topRows(5)), x.topRows(5)));
   const std::string text = message_of<heed::ValueError>([&] { layer(x); });
   EXPECT_NE(text.find("heed::Learned: token 5 of sample 0 has position 5, row 7"), std::string::npos) << text;
   EXPECT_NE(text.find("only 7 rows"), std::string::npos) << text;
   EXPECT_THROW(layer(x, Positions(-3)), heed::ValueError);
-  EXPECT_THROW(Learned<float>({.length = 0, .width = 5}), heed::ShapeError);
-  EXPECT_THROW(Learned<float>({.length = 5, .width = 0}), heed::ShapeError);
+  EXPECT_THROW(LearnedPositions<float>({.length = 0, .embed_dim = 5}), heed::ShapeError);
+  EXPECT_THROW(LearnedPositions<float>({.length = 5, .embed_dim = 0}), heed::ShapeError);
 }
 
-TEST(Learned, IsVisitedAndInitialized) {
-  Learned<float> layer({.length = 70, .width = 50});
+TEST(LearnedPositions, IsVisitedAndInitialized) {
+  LearnedPositions<float> layer({.length = 70, .embed_dim = 50});
   layer.visit("position_embeddings",
               [](std::string_view name, const auto&) { EXPECT_EQ(name, "position_embeddings.weight"); });
   EXPECT_EQ(heed::parameter_count(layer), 3500);
@@ -282,7 +285,7 @@ TEST(Learned, IsVisitedAndInitialized) {
 TEST(Rotary, PairingsAndPartialWidth) {
   const Eigen::RowVector4d x(1, 2, 3, 4);
   const auto at = [&](RotaryPairing pairing, Index turned, int position) {
-    return Rotary<double>({.width = 4, .turned = turned, .pairing = pairing})(x, Positions(position));
+    return RotaryEmbedding<double>({.head_dim = 4, .rotary_dim = turned, .pairing = pairing})(x, Positions(position));
   };
   const auto near = [](const auto& y, double a, double b, double c, double d) {
     return largest(y - Eigen::RowVector4d(a, b, c, d)) < 1e-9;
@@ -311,11 +314,11 @@ constexpr double kRotaryTolerance = std::is_same_v<T, double>       ? 4e-15
 
 TYPED_TEST(RotaryOf, ValuesFromTheFormula) {
   using T = TypeParam;
-  const auto check = [](const std::string& name, const heed::RotaryOptions& options) {
+  const auto check = [](const std::string& name, const heed::RotaryEmbeddingOptions& options) {
     const Golden golden(name);
     const Tensor<int, 1> positions = golden.integer_tensor<1>("in.positions");
     const std::vector<int> list(positions.data(), positions.data() + positions.size());
-    const Rotary<T> rotary(options);
+    const RotaryEmbedding<T> rotary(options);
     const Tensor<T, 4> y = rotary(golden.tensor<T, 4>("in.x"), Positions::at(list));
     // An error relative to the largest value, which is below 4.
     EXPECT_LE(max_error(y.view(), golden.tensor<double, 4>("out.y").view()), 2 * kRotaryTolerance<T>) << name;
@@ -328,14 +331,14 @@ TYPED_TEST(RotaryOf, ValuesFromTheFormula) {
     EXPECT_LE(max_error(dx.view(), golden.tensor<double, 4>("grad.in.x").view()), 2 * kRotaryTolerance<T>) << name;
   };
   for (const Index length : {0, 1024}) {
-    check("rotary_half_split", {.width = 16, .length = length});
-    check("rotary_half_split_far", {.width = 16, .base = 500000, .length = length});
-    check("rotary_half_split_partial", {.width = 12, .turned = 8, .length = length});
-    check("rotary_interleaved", {.width = 16, .pairing = RotaryPairing::Interleaved, .length = length});
+    check("rotary_half_split", {.head_dim = 16, .length = length});
+    check("rotary_half_split_far", {.head_dim = 16, .theta = 500000, .length = length});
+    check("rotary_half_split_partial", {.head_dim = 12, .rotary_dim = 8, .length = length});
+    check("rotary_interleaved", {.head_dim = 16, .pairing = RotaryPairing::Interleaved, .length = length});
     check("rotary_interleaved_far",
-          {.width = 16, .base = 500000, .pairing = RotaryPairing::Interleaved, .length = length});
+          {.head_dim = 16, .theta = 500000, .pairing = RotaryPairing::Interleaved, .length = length});
     check("rotary_interleaved_partial",
-          {.width = 12, .turned = 6, .pairing = RotaryPairing::Interleaved, .length = length});
+          {.head_dim = 12, .rotary_dim = 6, .pairing = RotaryPairing::Interleaved, .length = length});
   }
 }
 
@@ -345,7 +348,7 @@ TYPED_TEST(RotaryOf, SameBitsForAnyStridesAndBack) {
   for (const RotaryPairing pairing : kPairings) {
     for (const auto& [width, turned] : {std::pair<Index, Index>{2, 2}, {7, 6}, {34, 34}, {64, 64}, {80, 40}}) {
       SCOPED_TRACE(testing::Message() << width << " " << turned << " " << static_cast<int>(pairing));
-      const Rotary<T> rotary({.width = width, .turned = turned, .pairing = pairing, .length = 6});
+      const RotaryEmbedding<T> rotary({.head_dim = width, .rotary_dim = turned, .pairing = pairing, .length = 6});
       const heed::Extents<4> extents{2, 3, 4, width};
       const auto x = random_tensor<T, 4>(extents);
       const std::vector<int> first{1, 5};  // the second sample leaves the table
@@ -372,7 +375,7 @@ TYPED_TEST(RotaryOf, SameBitsForAnyStridesAndBack) {
 
 TEST(Rotary, KeepsLengthsAndRelativeProducts) {
   for (const RotaryPairing pairing : kPairings) {
-    const Rotary<double> rotary({.width = 12, .turned = 10, .pairing = pairing});
+    const RotaryEmbedding<double> rotary({.head_dim = 12, .rotary_dim = 10, .pairing = pairing});
     const Eigen::RowVectorXd q = Eigen::RowVectorXd::Random(12), k = Eigen::RowVectorXd::Random(12);
     const auto product = [&](int at_q, int at_k) {
       return rotary(q, Positions(at_q)).row(0).dot(rotary(k, Positions(at_k)).row(0));
@@ -390,7 +393,7 @@ TEST(Rotary, KeepsLengthsAndRelativeProducts) {
 // Angles are formed in double: with a float product position·frequency, positions near a million would be off by 0.03.
 TEST(Rotary, FarPositionsKeepTheirAngle) {
   const int position = 1'000'003;
-  const Rotary<float> rotary({.width = 4});
+  const RotaryEmbedding<float> rotary({.head_dim = 4});
   const auto y = rotary(Eigen::RowVector4f(1, 1, 0, 0), Positions(position));
   for (Index i = 0; i < 2; ++i) {
     const double angle = position * std::pow(10000.0, -static_cast<double>(i) / 2);
@@ -400,7 +403,7 @@ TEST(Rotary, FarPositionsKeepTheirAngle) {
 }
 
 TEST(Rotary, AnyArgument) {
-  const Rotary<float> rotary({.width = 8});
+  const RotaryEmbedding<float> rotary({.head_dim = 8});
   const auto x = random_tensor<float, 4>({2, 3, 5, 8});
   const Tensor<float, 4> all = rotary(x, Positions(2));
   heed::Context context;
@@ -420,7 +423,7 @@ TEST(Rotary, AnyArgument) {
 }
 
 TEST(Rotary, ThreadsGiveTheSameBits) {
-  const Rotary<float> rotary({.width = 32, .length = 100});
+  const RotaryEmbedding<float> rotary({.head_dim = 32, .length = 100});
   const auto x = random_tensor<float, 4>({2, 6, 400, 32});
   const Tensor<float, 4> expected = rotary(x);
   for (const int threads : {1, 2, 3, 7}) {
@@ -431,12 +434,12 @@ TEST(Rotary, ThreadsGiveTheSameBits) {
 }
 
 TEST(Rotary, MistakesAreNamed) {
-  EXPECT_THROW(Rotary<float>({.width = 0}), heed::ShapeError);
-  EXPECT_THROW(Rotary<float>({.width = 5}), heed::ShapeError);
-  EXPECT_THROW(Rotary<float>({.width = 4, .turned = 6}), heed::ShapeError);
-  EXPECT_THROW(Rotary<float>({.width = 4, .length = -1}), heed::ShapeError);
-  EXPECT_THROW(Rotary<float>({.width = 4, .base = -1}), heed::ValueError);
-  const Rotary<float> rotary({.width = 4});
+  EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 0}), heed::ShapeError);
+  EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 5}), heed::ShapeError);
+  EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 4, .rotary_dim = 6}), heed::ShapeError);
+  EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 4, .length = -1}), heed::ShapeError);
+  EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 4, .theta = -1}), heed::ValueError);
+  const RotaryEmbedding<float> rotary({.head_dim = 4});
   const std::string text = message_of<heed::ShapeError>([&] { rotary(Eigen::MatrixXf::Zero(2, 6)); });
   EXPECT_NE(text.find("heed::Rotary: x (1, 1, 2, 6) has width 6 but the heads have 4"), std::string::npos) << text;
   heed::Context context;

@@ -81,7 +81,7 @@ TEST(RecurrentBackward, GradientsFromPyTorch) {
 
 // Random numbers for everything, cells where the layer has them.
 Step<double> random_run(const Recurrent<double>& layer, bool has_cells, Index B, Index L) {
-  const Index in = layer.options().in;
+  const Index in = layer.options().input_size;
   const Extents<3> state = layer.state_extents(B), cells = has_cells ? state : Extents<3>{};
   return {.x = random_tensor<double, 3>({B, L, in}, 1),
           .h_0 = random_tensor<double, 3>(state, 2),
@@ -116,21 +116,22 @@ TEST(RecurrentBackward, IsExactWithLengthsAndStates) {
   for (const std::string_view kind : kKinds) {
     SCOPED_TRACE(kind);
     for (const bool bias : {true, false}) {
-      auto layer = make<double>(kind, {.in = 2, .hidden = 3, .layers = 2, .bidirectional = true, .bias = bias});
+      auto layer =
+          make<double>(kind, {.input_size = 2, .hidden_size = 3, .num_layers = 2, .bidirectional = true, .bias = bias});
       expect_exact(layer, kind == "lstm", false, kind == "rnn_relu" ? 4 : 0);
     }
   }
 }
 
 TEST(RecurrentBackward, ReplaysDropout) {
-  Recurrent<double> layer = make<double>("lstm", {.in = 2, .hidden = 3, .layers = 3, .dropout = 0.4});
+  Recurrent<double> layer = make<double>("lstm", {.input_size = 2, .hidden_size = 3, .num_layers = 3, .dropout = 0.4});
   expect_exact(layer, true, true, 0);
 }
 
 TEST(RecurrentBackward, KeepsThePromisesOfABackward) {
   for (const std::string_view kind : {"rnn", "lstm", "gru"}) {
     SCOPED_TRACE(kind);
-    Recurrent<double> layer = make<double>(kind, {.in = 4, .hidden = 9, .layers = 2});
+    Recurrent<double> layer = make<double>(kind, {.input_size = 4, .hidden_size = 9, .num_layers = 2});
     fill_parameters<double>(layer, 3);
     expect_backward(layer, {2, 3, 4});
     expect_same_backward_for_any_strides<double>(layer, {2, 3, 4});
@@ -140,7 +141,8 @@ TEST(RecurrentBackward, KeepsThePromisesOfABackward) {
 TEST(RecurrentBackward, DoesNotReadPadding) {
   for (const std::string_view kind : kKinds) {
     SCOPED_TRACE(kind);
-    Recurrent<double> layer = make<double>(kind, {.in = 2, .hidden = 9, .layers = 2, .bidirectional = true});
+    Recurrent<double> layer =
+        make<double>(kind, {.input_size = 2, .hidden_size = 9, .num_layers = 2, .bidirectional = true});
     fill_parameters<double>(layer, 9);
     Step<double> clean = random_run(layer, kind == "lstm", 3, 4);
     clean.lengths = {2, 0, 3};
@@ -171,7 +173,7 @@ TEST(RecurrentBackward, DoesNotReadPadding) {
 
 // A sequence in two pieces: the gradient of the state goes from the second one to the first, in place.
 TEST(RecurrentBackward, GoesOnThroughStates) {
-  LSTM<double> layer({.in = 3, .hidden = 5, .layers = 2});
+  LSTM<double> layer({.input_size = 3, .hidden_size = 5, .num_layers = 2});
   fill_parameters<double>(layer, 9);
   Step<double> whole = random_run(layer, true, 2, 5);
   Context context;
@@ -197,7 +199,7 @@ TEST(RecurrentBackward, GoesOnThroughStates) {
 }
 
 TEST(RecurrentBackward, MistakesAreNamed) {
-  LSTM<double> layer({.in = 2, .hidden = 2});
+  LSTM<double> layer({.input_size = 2, .hidden_size = 2});
   Tensor<double, 3> x(2, 3, 2), y(2, 3, 2), dx(2, 3, 2), state(1, 2, 2), wide(1, 2, 3);
   Context context;
   LSTM<double>::Cache cache;
@@ -214,7 +216,7 @@ TEST(RecurrentBackward, MistakesAreNamed) {
   EXPECT_NE(value_error({.dh_0 = {y.data(), {1, 2, 2}}}).find("dh_0 shares memory with dy"), std::string::npos);
   EXPECT_EQ(message_of<heed::ValueError>([&] { layer.backward(y, y.view(), cache, context); }),
             "heed::LSTM: dx shares memory with dy; give it memory of its own");
-  LSTM<double> deeper({.in = 2, .hidden = 2, .layers = 2});
+  LSTM<double> deeper({.input_size = 2, .hidden_size = 2, .num_layers = 2});
   EXPECT_EQ(message_of<heed::ShapeError>([&] { deeper.backward(y, dx.view(), cache, context); }),
             "heed::LSTM: the cache holds a forward of 1 layers but there are 2; give it to a forward of this layer "
             "first");

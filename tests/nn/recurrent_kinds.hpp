@@ -20,7 +20,7 @@ heed::Recurrent<T> make(std::string_view kind, const heed::RecurrentOptions& o) 
   if (kind == "lstm") return heed::LSTM<T>(o);
   if (kind == "gru") return heed::GRU<T>(o);
   const auto nonlinearity = kind == "rnn_relu" ? heed::Nonlinearity::Relu : heed::Nonlinearity::Tanh;
-  return heed::RNN<T>({o.in, o.hidden, o.layers, o.bidirectional, o.bias, o.dropout, nonlinearity});
+  return heed::RNN<T>({o.input_size, o.hidden_size, o.num_layers, o.bidirectional, o.bias, o.dropout, nonlinearity});
 }
 
 /// What follows rnn, lstm or gru in the name of a golden file.
@@ -29,9 +29,9 @@ inline constexpr const char* kGoldenVariants[] = {"_1_layer", "_1_layer_packed",
 
 template <class T>
 heed::Recurrent<T> golden_layer(std::string_view kind, std::string_view variant) {
-  return make<T>(kind, {.in = 5,
-                        .hidden = 6,
-                        .layers = variant.find("2_layers") != std::string_view::npos ? 2 : 1,
+  return make<T>(kind, {.input_size = 5,
+                        .hidden_size = 6,
+                        .num_layers = variant.find("2_layers") != std::string_view::npos ? 2 : 1,
                         .bidirectional = variant.find("bidirectional") != std::string_view::npos});
 }
 

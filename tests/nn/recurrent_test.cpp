@@ -62,7 +62,7 @@ TEST(Recurrent, ValuesFromPyTorch) {
 
 // A layer with one input, one unit and other numbers in every parameter.
 Recurrent<double> small_layer(std::string_view kind) {
-  Recurrent<double> layer = make<double>(kind, {.in = 1, .hidden = 1});
+  Recurrent<double> layer = make<double>(kind, {.input_size = 1, .hidden_size = 1});
   fill_parameters<double>(layer, 3);
   return layer;
 }
@@ -106,7 +106,8 @@ TEST(Recurrent, OneStepByHand) {
 
 // Two layers in both directions, of widths that don't fill a register.
 Recurrent<double> deep_layer(std::string_view kind) {
-  Recurrent<double> layer = make<double>(kind, {.in = 3, .hidden = 11, .layers = 2, .bidirectional = true});
+  Recurrent<double> layer =
+      make<double>(kind, {.input_size = 3, .hidden_size = 11, .num_layers = 2, .bidirectional = true});
   fill_parameters<double>(layer, 5);
   return layer;
 }
@@ -114,7 +115,7 @@ Recurrent<double> deep_layer(std::string_view kind) {
 TEST(Recurrent, StepByStepIsTheWholeSequence) {
   for (const char* kind : kKinds) {
     SCOPED_TRACE(kind);
-    Recurrent<double> layer = make<double>(kind, {.in = 3, .hidden = 11, .layers = 2});
+    Recurrent<double> layer = make<double>(kind, {.input_size = 3, .hidden_size = 11, .num_layers = 2});
     fill_parameters<double>(layer, 5);
     const auto x = random_tensor<double, 3>({2, 5, 3});
     const heed::Extents<3> state = layer.state_extents(2);
@@ -189,7 +190,7 @@ TEST(Recurrent, KeepsThePromisesOfALayer) {
     EXPECT_EQ(layer(Tensor<double, 3>(2, 0, 3)).extents(), (heed::Extents<3>{2, 0, 22}));
   }
   expect_same_for_any_argument<double>(deep_layer("gru"), 5, 3);
-  Recurrent<double> square = make<double>("lstm", {.in = 4, .hidden = 4});
+  Recurrent<double> square = make<double>("lstm", {.input_size = 4, .hidden_size = 4});
   expect_overlap_refused<double>(square, {2, 3, 4});
 }
 
@@ -230,11 +231,11 @@ TEST(Recurrent, ParametersHaveTheNamesOfPyTorch) {
                                           "encoder.bias_ih_l1_reverse 33 1",
                                           "encoder.bias_hh_l1_reverse 33 1"};
   EXPECT_EQ(names, expected);
-  EXPECT_EQ(heed::parameter_count(LSTM<double>({.in = 3, .hidden = 5, .bias = false})), 4 * 5 * (3 + 5));
+  EXPECT_EQ(heed::parameter_count(LSTM<double>({.input_size = 3, .hidden_size = 5, .bias = false})), 4 * 5 * (3 + 5));
 }
 
 TEST(Recurrent, StartsLikePyTorch) {
-  LSTM<double> layer({.in = 30, .hidden = 25}), again({.in = 30, .hidden = 25});
+  LSTM<double> layer({.input_size = 30, .hidden_size = 25}), again({.input_size = 30, .hidden_size = 25});
   layer.initialize(7);
   again.initialize(7);
   layer.visit("", [&](std::string_view name, heed::Parameter<double>& parameter) {
@@ -267,14 +268,15 @@ TEST(Recurrent, APackedCopyChangesNoBitAndFollowsItsWeight) {
 
 // A layer of a deep one by itself.
 Recurrent<double> layer_of(const Recurrent<double>& deep, int number) {
-  Recurrent<double> one = make<double>("gru", {.in = number == 0 ? 3 : 8, .hidden = 8});
+  Recurrent<double> one = make<double>("gru", {.input_size = number == 0 ? 3 : 8, .hidden_size = 8});
   one.weights(0) = deep.weights(number);
   return one;
 }
 
 TEST(Recurrent, DropoutIsBetweenLayersAndInTrainingOnly) {
   constexpr double probability = 0.25;
-  Recurrent<double> layer = make<double>("gru", {.in = 3, .hidden = 8, .layers = 2, .dropout = probability});
+  Recurrent<double> layer =
+      make<double>("gru", {.input_size = 3, .hidden_size = 8, .num_layers = 2, .dropout = probability});
   fill_parameters<double>(layer, 5);
   const auto x = random_tensor<double, 3>({2, 6, 3});
   const Recurrent<double> first = layer_of(layer, 0), second = layer_of(layer, 1);
@@ -306,13 +308,13 @@ TEST(Recurrent, DropoutIsBetweenLayersAndInTrainingOnly) {
 }
 
 TEST(Recurrent, MistakesAreNamed) {
-  EXPECT_THROW(GRU<float>({.in = 0, .hidden = 2}), heed::ShapeError);
-  EXPECT_THROW(RNN<float>({.in = 1, .hidden = 2, .layers = 0}), heed::ShapeError);
-  EXPECT_THROW(RNN<float>({.in = 1, .hidden = 2, .dropout = 1.5}), heed::ValueError);
-  EXPECT_THROW(LSTM<double>({.in = 1, .hidden = 2}).weights(0, 1), heed::ValueError);
+  EXPECT_THROW(GRU<float>({.input_size = 0, .hidden_size = 2}), heed::ShapeError);
+  EXPECT_THROW(RNN<float>({.input_size = 1, .hidden_size = 2, .num_layers = 0}), heed::ShapeError);
+  EXPECT_THROW(RNN<float>({.input_size = 1, .hidden_size = 2, .dropout = 1.5}), heed::ValueError);
+  EXPECT_THROW(LSTM<double>({.input_size = 1, .hidden_size = 2}).weights(0, 1), heed::ValueError);
 
-  const GRU<double> gru({.in = 3, .hidden = 2});
-  const LSTM<double> lstm({.in = 3, .hidden = 2});
+  const GRU<double> gru({.input_size = 3, .hidden_size = 2});
+  const LSTM<double> lstm({.input_size = 3, .hidden_size = 2});
   Tensor<double, 3> x(2, 4, 3), y(2, 4, 2), state(1, 2, 2), other(1, 2, 2), long_state(1, 3, 2);
   Context context;
   const auto shape_error = [&](const heed::RecurrentArguments<double>& arguments) {

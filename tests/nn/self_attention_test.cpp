@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/mask/basic.hpp>
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 #include <heed/nn/self_attention.hpp>
 
 #include "common/allocation_counter.hpp"
@@ -72,7 +72,7 @@ MatrixXd average(const MatrixXd& weights, const MatrixXd& v) {
 
 // The formula as the textbook writes it.
 TEST(SelfAttention, Formula) {
-  const auto layer = random_attention<double>({.model = 6, .key_width = 4, .value_width = 5});
+  const auto layer = random_attention<double>({.embed_dim = 6, .head_dim = 4, .value_head_dim = 5});
   const MatrixXd x = random_tensor<double, 2>({7, 6}).matrix();
   const MatrixXd q = times_transposed(x, as_double(layer.q_proj())), k = times_transposed(x, as_double(layer.k_proj())),
                  v = times_transposed(x, as_double(layer.v_proj()));
@@ -88,8 +88,8 @@ TEST(SelfAttention, Formula) {
 }
 
 TEST(SelfAttention, OptionsOfTheFormula) {
-  const auto layer =
-      random_attention<double>({.model = 6, .key_width = 4, .value_width = 5, .out = 3, .bias = true, .scale = 0.3});
+  const auto layer = random_attention<double>(
+      {.embed_dim = 6, .head_dim = 4, .value_head_dim = 5, .out_dim = 3, .bias = true, .scale = 0.3});
   const MatrixXd x = random_tensor<double, 2>({7, 6}).matrix();
   const auto project = [](const heed::Linear<double>& linear, const MatrixXd& in) {
     MatrixXd result = times_transposed(in, as_double(linear));
@@ -114,13 +114,13 @@ TEST(SelfAttention, WidthsNamesAndCounts) {
     });
     return text;
   };
-  EXPECT_EQ(describe({.model = 6, .key_width = 4, .value_width = 5}),
+  EXPECT_EQ(describe({.embed_dim = 6, .head_dim = 4, .value_head_dim = 5}),
             "a.q_proj.weight 4x6 a.k_proj.weight 4x6 a.v_proj.weight 5x6 ");
-  EXPECT_EQ(describe({.model = 6}), "a.q_proj.weight 6x6 a.k_proj.weight 6x6 a.v_proj.weight 6x6 ");
-  EXPECT_EQ(describe({.model = 6, .key_width = 4, .out = 6, .bias = true}),
+  EXPECT_EQ(describe({.embed_dim = 6}), "a.q_proj.weight 6x6 a.k_proj.weight 6x6 a.v_proj.weight 6x6 ");
+  EXPECT_EQ(describe({.embed_dim = 6, .head_dim = 4, .out_dim = 6, .bias = true}),
             "a.q_proj.weight 4x6 a.q_proj.bias 4x1 a.k_proj.weight 4x6 a.k_proj.bias 4x1 a.v_proj.weight 4x6 "
             "a.v_proj.bias 4x1 a.out_proj.weight 6x4 a.out_proj.bias 6x1 ");
-  EXPECT_EQ(heed::parameter_count(SelfAttention<float>({.model = 6, .key_width = 4, .value_width = 5})),
+  EXPECT_EQ(heed::parameter_count(SelfAttention<float>({.embed_dim = 6, .head_dim = 4, .value_head_dim = 5})),
             6 * 4 + 6 * 4 + 6 * 5);
 }
 
@@ -131,7 +131,7 @@ TYPED_TEST_SUITE(SelfAttentionOf, SelfAttentionElements);
 
 TYPED_TEST(SelfAttentionOf, SameForAnyArgument) {
   using T = TypeParam;
-  auto layer = random_attention<T>({.model = 9, .key_width = 5, .value_width = 7});
+  auto layer = random_attention<T>({.embed_dim = 9, .head_dim = 5, .value_head_dim = 7});
   for (int packed = 0; packed < 2; ++packed) {
     expect_same_for_any_argument<T>(layer, 6, 9);
     EXPECT_EQ(layer(Tensor<T, 3>(0, 3, 9)).extents(), (heed::Extents<3>{0, 3, 7}));
@@ -143,7 +143,7 @@ TYPED_TEST(SelfAttentionOf, SameForAnyArgument) {
 TYPED_TEST(SelfAttentionOf, SameForAnyStrides) {
   using T = TypeParam;
   for (const Index out : {0, 4}) {
-    const auto layer = random_attention<T>({.model = 5, .key_width = 3, .value_width = 6, .out = out});
+    const auto layer = random_attention<T>({.embed_dim = 5, .head_dim = 3, .value_head_dim = 6, .out_dim = out});
     const auto x = random_tensor<T, 3>({2, 4, 5});
     const Tensor<T, 3> expected = layer(x, Causal{});
     heed::Context context;
@@ -159,7 +159,7 @@ TYPED_TEST(SelfAttentionOf, SameForAnyStrides) {
 
 TYPED_TEST(SelfAttentionOf, MasksReachTheWeights) {
   using T = TypeParam;
-  const auto layer = random_attention<T>({.model = 6, .key_width = 4, .value_width = 5});
+  const auto layer = random_attention<T>({.embed_dim = 6, .head_dim = 4, .value_head_dim = 5});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const std::vector<int> lengths{5, 2};
   const auto [y, weights] = layer.with_weights(x, Causal{} & Padding(lengths));
@@ -182,7 +182,7 @@ TYPED_TEST(SelfAttentionOf, MasksReachTheWeights) {
 
 TYPED_TEST(SelfAttentionOf, PackedGivesTheSameBits) {
   using T = TypeParam;
-  auto layer = random_attention<T>({.model = 6, .key_width = 4, .value_width = 5, .out = 6});
+  auto layer = random_attention<T>({.embed_dim = 6, .head_dim = 4, .value_head_dim = 5, .out_dim = 6});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const Tensor<T, 3> raw = layer(x);
   layer.pack({.release = true});
@@ -195,7 +195,7 @@ TYPED_TEST(SelfAttentionOf, PackedGivesTheSameBits) {
 TYPED_TEST(SelfAttentionOf, AllocatesNothingOnceWarm) {
   using T = TypeParam;
   if (!heed_test::counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
-  const auto layer = random_attention<T>({.model = 16, .key_width = 8, .value_width = 12, .out = 16});
+  const auto layer = random_attention<T>({.embed_dim = 16, .head_dim = 8, .value_head_dim = 12, .out_dim = 16});
   const auto x = random_tensor<T, 3>({2, 30, 16});
   Tensor<T, 3> y(2, 30, 16), weights(2, 30, 30);
   heed::Context context;
@@ -209,7 +209,7 @@ TYPED_TEST(SelfAttentionOf, AllocatesNothingOnceWarm) {
 
 TYPED_TEST(SelfAttentionOf, ShowsOutputsAndWeights) {
   using T = TypeParam;
-  const auto layer = random_attention<T>({.model = 6, .key_width = 4, .value_width = 5, .out = 3});
+  const auto layer = random_attention<T>({.embed_dim = 6, .head_dim = 4, .value_head_dim = 5, .out_dim = 3});
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const auto [y, weights] = layer.with_weights(x, Causal{});
   WeightRecorder recorder;
@@ -228,8 +228,8 @@ TYPED_TEST(SelfAttentionOf, ShowsOutputsAndWeights) {
 }
 
 TEST(SelfAttention, DropoutOnlyWhileTraining) {
-  const auto layer = random_attention<float>({.model = 6, .dropout = 0.5});
-  const auto plain = random_attention<float>({.model = 6});
+  const auto layer = random_attention<float>({.embed_dim = 6, .dropout = 0.5});
+  const auto plain = random_attention<float>({.embed_dim = 6});
   const auto x = random_tensor<float, 3>({1, 20, 6});
   heed::Context context;
   EXPECT_TRUE(bits_equal(plain(x).view(), layer(x, context).view()));
@@ -242,7 +242,7 @@ TEST(SelfAttention, DropoutOnlyWhileTraining) {
 }
 
 TEST(SelfAttention, StartsWithinXaviersBounds) {
-  SelfAttention<float> layer({.model = 30, .key_width = 24, .bias = true});
+  SelfAttention<float> layer({.embed_dim = 30, .head_dim = 24, .bias = true});
   layer.initialize(4, "a");
   const double bound = std::sqrt(6.0 / (30 + 24));
   for (const auto* linear : {&layer.q_proj(), &layer.k_proj(), &layer.v_proj()}) {
@@ -252,7 +252,7 @@ TEST(SelfAttention, StartsWithinXaviersBounds) {
     for (Index i = 0; i < 24; ++i) EXPECT_EQ(linear->bias().value()(i), 0.f);
   }
   EXPECT_FALSE(bits_equal(layer.q_proj().weight().value(), layer.k_proj().weight().value()));
-  SelfAttention<float> again({.model = 30, .key_width = 24, .bias = true}), other = again;
+  SelfAttention<float> again({.embed_dim = 30, .head_dim = 24, .bias = true}), other = again;
   again.initialize(4, "a");
   other.initialize(4, "b");
   EXPECT_TRUE(bits_equal(layer.v_proj().weight().value(), again.v_proj().weight().value()));
@@ -260,7 +260,7 @@ TEST(SelfAttention, StartsWithinXaviersBounds) {
 }
 
 TEST(SelfAttention, ErrorsSayWhatIsWrong) {
-  const SelfAttention<float> layer({.model = 3, .value_width = 4});
+  const SelfAttention<float> layer({.embed_dim = 3, .value_head_dim = 4});
   heed::Context context;
   EXPECT_EQ(message_of<heed::ShapeError>([&] { layer(Tensor<float, 3>(2, 5, 7)); }),
             "heed::SelfAttention: x (2, 5, 7) has width 7 but the layer takes 3");
@@ -269,11 +269,12 @@ TEST(SelfAttention, ErrorsSayWhatIsWrong) {
             "heed::SelfAttention: y (2, 5, 3) does not fit x (2, 5, 3); make it (2, 5, 4)");
   EXPECT_EQ(message_of<heed::ShapeError>([&] { layer.forward_with_weights(x, NoMask{}, y, wrong, context); }),
             "heed::SelfAttention: weights (2, 5, 3) do not fit x (2, 5, 3); make them (2, 5, 5)");
-  EXPECT_EQ(message_of<heed::ShapeError>([] { SelfAttention<float>({.model = 0}); }),
-            "heed::SelfAttention: model = 0 must be at least 1, key_width = 0, value_width = 0 and out = 0 at least 0");
-  EXPECT_EQ(message_of<heed::ValueError>([] { SelfAttention<float>({.model = 4, .dropout = 1.5}); }),
+  EXPECT_EQ(
+      message_of<heed::ShapeError>([] { SelfAttention<float>({.embed_dim = 0}); }),
+      "heed::SelfAttention: embed_dim = 0 must be at least 1, key_width = 0, value_width = 0 and out = 0 at least 0");
+  EXPECT_EQ(message_of<heed::ValueError>([] { SelfAttention<float>({.embed_dim = 4, .dropout = 1.5}); }),
             "heed::SelfAttention: dropout = 1.5 must be a probability between 0 and 1");
-  EXPECT_EQ(message_of<heed::ValueError>([] { SelfAttention<float>({.model = 4, .scale = HUGE_VAL}); }),
+  EXPECT_EQ(message_of<heed::ValueError>([] { SelfAttention<float>({.embed_dim = 4, .scale = HUGE_VAL}); }),
             "heed::SelfAttention: scale = inf must be finite");
   const std::vector<int> lengths{1};
   EXPECT_THROW(layer(x, Padding(lengths)), heed::ShapeError);

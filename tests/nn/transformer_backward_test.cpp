@@ -19,7 +19,7 @@ using heed::Decoder;
 using heed::DecoderLayer;
 using heed::Encoder;
 using heed::EncoderLayer;
-using heed::Norm;
+using heed::NormPlacement;
 using namespace backward_checks;
 using heed_test::Golden;
 
@@ -53,28 +53,29 @@ void expect_golden_encoder(const std::string& name, Layer layer, const Mask& mas
 TEST(EncoderBackward, GradientsFromPyTorch) {
   using Layer = EncoderLayer<double>;
   const std::vector<int> post{4, 6, 2}, pre{6, 1, 5}, stack{7, 3}, post_stack{3, 5};
-  expect_golden_encoder("encoder_layer_post_norm_relu", Layer({.model = 16, .heads = 4, .feed_forward = 24}),
+  expect_golden_encoder("encoder_layer_post_norm_relu", Layer({.embed_dim = 16, .num_heads = 4, .ffn_dim = 24}),
                         heed::NoMask{});
   expect_golden_encoder(
       "encoder_layer_post_norm_gelu_padding",
-      Layer({.model = 16, .heads = 2, .feed_forward = 20, .activation = Activation::GELU, .eps = 1e-3}),
+      Layer({.embed_dim = 16, .num_heads = 2, .ffn_dim = 20, .activation = Activation::GELU, .eps = 1e-3}),
       heed::Padding(post));
   expect_golden_encoder("encoder_layer_pre_norm_relu_padding",
-                        Layer({.model = 16, .heads = 4, .feed_forward = 20, .norm = Norm::Pre}), heed::Padding(pre));
+                        Layer({.embed_dim = 16, .num_heads = 4, .ffn_dim = 20, .norm_placement = NormPlacement::Pre}),
+                        heed::Padding(pre));
   expect_golden_encoder("encoder_layer_pre_norm_gelu",
-                        Layer({.model = 16,
-                               .heads = 2,
-                               .feed_forward = 24,
-                               .norm = Norm::Pre,
+                        Layer({.embed_dim = 16,
+                               .num_heads = 2,
+                               .ffn_dim = 24,
+                               .norm_placement = NormPlacement::Pre,
                                .activation = Activation::GELU,
                                .eps = 1e-3}),
                         heed::NoMask{});
   expect_golden_encoder("encoder_pre_norm",
-                        Encoder<double>({.layers = 2,
-                                         .layer = {.model = 16,
-                                                   .heads = 2,
-                                                   .feed_forward = 20,
-                                                   .norm = Norm::Pre,
+                        Encoder<double>({.num_layers = 2,
+                                         .layer = {.embed_dim = 16,
+                                                   .num_heads = 2,
+                                                   .ffn_dim = 20,
+                                                   .norm_placement = NormPlacement::Pre,
                                                    .activation = Activation::GELU,
                                                    .eps = 1e-4},
                                          .final_norm = true,
@@ -82,7 +83,7 @@ TEST(EncoderBackward, GradientsFromPyTorch) {
                         heed::Padding(stack));
   expect_golden_encoder(
       "encoder_post_norm_no_final_norm",
-      Encoder<double>({.layers = 2, .layer = {.model = 16, .heads = 4, .feed_forward = 20, .eps = 1e-4}}),
+      Encoder<double>({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 4, .ffn_dim = 20, .eps = 1e-4}}),
       heed::Padding(post_stack));
 }
 
@@ -107,18 +108,18 @@ void expect_golden_decoder(const std::string& name, Layer layer) {
 
 TEST(DecoderBackward, GradientsFromPyTorch) {
   expect_golden_decoder("decoder_layer_post_norm_relu",
-                        DecoderLayer<double>({.model = 16, .heads = 4, .feed_forward = 24}));
-  expect_golden_decoder("decoder_layer_pre_norm_gelu", DecoderLayer<double>({.model = 16,
-                                                                             .heads = 2,
-                                                                             .feed_forward = 20,
-                                                                             .norm = Norm::Pre,
+                        DecoderLayer<double>({.embed_dim = 16, .num_heads = 4, .ffn_dim = 24}));
+  expect_golden_decoder("decoder_layer_pre_norm_gelu", DecoderLayer<double>({.embed_dim = 16,
+                                                                             .num_heads = 2,
+                                                                             .ffn_dim = 20,
+                                                                             .norm_placement = NormPlacement::Pre,
                                                                              .activation = Activation::GELU,
                                                                              .eps = 1e-3}));
-  expect_golden_decoder("decoder_pre_norm", Decoder<double>({.layers = 2,
-                                                             .layer = {.model = 16,
-                                                                       .heads = 2,
-                                                                       .feed_forward = 20,
-                                                                       .norm = Norm::Pre,
+  expect_golden_decoder("decoder_pre_norm", Decoder<double>({.num_layers = 2,
+                                                             .layer = {.embed_dim = 16,
+                                                                       .num_heads = 2,
+                                                                       .ffn_dim = 20,
+                                                                       .norm_placement = NormPlacement::Pre,
                                                                        .activation = Activation::GELU,
                                                                        .eps = 1e-4},
                                                              .final_norm = true,
@@ -127,15 +128,15 @@ TEST(DecoderBackward, GradientsFromPyTorch) {
 
 // A memory of another width has keys and values of two products, both of whose gradients reach it.
 TEST(DecoderBackward, ExactGradientsForAMemoryOfAnotherWidth) {
-  for (const Norm norm : {Norm::Pre, Norm::Post}) {
-    Decoder<double> decoder({.layers = 2,
-                             .layer = {.model = 4,
-                                       .heads = 2,
-                                       .feed_forward = 5,
-                                       .norm = norm,
+  for (const NormPlacement norm : {NormPlacement::Pre, NormPlacement::Post}) {
+    Decoder<double> decoder({.num_layers = 2,
+                             .layer = {.embed_dim = 4,
+                                       .num_heads = 2,
+                                       .ffn_dim = 5,
+                                       .norm_placement = norm,
                                        .activation = Activation::SiLU,
                                        .gated = true,
-                                       .memory_model = 3}});
+                                       .memory_dim = 3}});
     fill_parameters<double>(decoder, 2);
     auto x = random_tensor<double, 3>({2, 3, 4}), memory = random_tensor<double, 3>({2, 4, 3}, 2);
     const auto dy = random_tensor<double, 3>({2, 3, 4}, 3);
@@ -165,8 +166,8 @@ TEST(DecoderBackward, ExactGradientsForAMemoryOfAnotherWidth) {
 // Dropout by hand, with a stream for each of its places: weights, what attention adds, hidden units, what they add.
 TEST(EncoderDropout, ActsWherePyTorchHasIt) {
   constexpr double p = 0.4;
-  for (const Norm norm : {Norm::Pre, Norm::Post}) {
-    EncoderLayer<double> layer({.model = 6, .heads = 2, .feed_forward = 9, .norm = norm, .dropout = p});
+  for (const NormPlacement norm : {NormPlacement::Pre, NormPlacement::Post}) {
+    EncoderLayer<double> layer({.embed_dim = 6, .num_heads = 2, .ffn_dim = 9, .norm_placement = norm, .dropout = p});
     fill_parameters<double>(layer, 2);
     const auto x = random_tensor<double, 3>({2, 5, 6});
     Context context;
@@ -190,7 +191,7 @@ TEST(EncoderDropout, ActsWherePyTorchHasIt) {
       return dropout(layer.feed_forward().linear2()(dropout(hidden, context)), context);
     };
     Tensor<double, 3> expected;
-    if (norm == Norm::Pre) {
+    if (norm == NormPlacement::Pre) {
       const auto sum = add(x, attend(layer.norm1()(x)));
       expected = add(sum, feed(layer.norm2()(sum)));
     } else {
@@ -202,24 +203,25 @@ TEST(EncoderDropout, ActsWherePyTorchHasIt) {
 }
 
 TEST(EncoderDropout, IsOffOutsideTrainingAndRefusesWhatIsNoProbability) {
-  EncoderLayer<double> with({.model = 6, .heads = 2, .dropout = 0.4}), without({.model = 6, .heads = 2});
+  EncoderLayer<double> with({.embed_dim = 6, .num_heads = 2, .dropout = 0.4}),
+      without({.embed_dim = 6, .num_heads = 2});
   fill_parameters<double>(with, 2);
   fill_parameters<double>(without, 2);
   const auto x = random_tensor<double, 3>({2, 5, 6});
   EXPECT_TRUE(bits_equal(without(x).view(), with(x).view()));
-  EXPECT_THROW(EncoderLayer<float>({.model = 6, .heads = 2, .dropout = 1.5}), heed::ValueError);
-  EXPECT_THROW(DecoderLayer<float>({.model = 6, .heads = 2, .dropout = -0.5}), heed::ValueError);
-  EXPECT_THROW(heed::FeedForward<float>({.model = 6, .dropout = 2}), heed::ValueError);
+  EXPECT_THROW(EncoderLayer<float>({.embed_dim = 6, .num_heads = 2, .dropout = 1.5}), heed::ValueError);
+  EXPECT_THROW(DecoderLayer<float>({.embed_dim = 6, .num_heads = 2, .dropout = -0.5}), heed::ValueError);
+  EXPECT_THROW(heed::FeedForward<float>({.embed_dim = 6, .dropout = 2}), heed::ValueError);
 }
 
 // What a forward dropped is dropped again in its backward, in every place.
 TEST(EncoderDropout, ExactGradients) {
-  for (const Norm norm : {Norm::Pre, Norm::Post}) {
-    Encoder<double> encoder({.layers = 2,
-                             .layer = {.model = 4,
-                                       .heads = 2,
-                                       .feed_forward = 5,
-                                       .norm = norm,
+  for (const NormPlacement norm : {NormPlacement::Pre, NormPlacement::Post}) {
+    Encoder<double> encoder({.num_layers = 2,
+                             .layer = {.embed_dim = 4,
+                                       .num_heads = 2,
+                                       .ffn_dim = 5,
+                                       .norm_placement = norm,
                                        .activation = Activation::SiLU,
                                        .gated = true,
                                        .dropout = 0.3}});
@@ -243,9 +245,13 @@ TEST(EncoderDropout, ExactGradients) {
 }
 
 TEST(DecoderDropout, ExactGradients) {
-  for (const Norm norm : {Norm::Pre, Norm::Post}) {
-    DecoderLayer<double> layer(
-        {.model = 4, .heads = 2, .feed_forward = 5, .norm = norm, .activation = Activation::GELU, .dropout = 0.3});
+  for (const NormPlacement norm : {NormPlacement::Pre, NormPlacement::Post}) {
+    DecoderLayer<double> layer({.embed_dim = 4,
+                                .num_heads = 2,
+                                .ffn_dim = 5,
+                                .norm_placement = norm,
+                                .activation = Activation::GELU,
+                                .dropout = 0.3});
     fill_parameters<double>(layer, 2);
     auto x = random_tensor<double, 3>({2, 3, 4}), memory = random_tensor<double, 3>({2, 4, 4}, 2);
     const auto dy = random_tensor<double, 3>({2, 3, 4}, 3);
@@ -268,7 +274,7 @@ TEST(DecoderDropout, ExactGradients) {
 
 TEST(EncoderBackward, AWarmStepAllocatesNothing) {
   for (const bool checkpointing : {false, true}) {
-    Encoder<float> encoder({.layers = 2, .layer = {.model = 16, .heads = 2, .dropout = 0.1}});
+    Encoder<float> encoder({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 2, .dropout = 0.1}});
     fill_parameters<float>(encoder, 2);
     const auto x = random_tensor<float, 3>({2, 9, 16}), dy = random_tensor<float, 3>({2, 9, 16}, 2);
     Tensor<float, 3> y(x.extents()), dx(x.extents());
@@ -290,12 +296,12 @@ TEST(EncoderBackward, EmptyStacks) {
   const auto x = random_tensor<double, 3>({2, 3, 4}), dy = random_tensor<double, 3>({2, 3, 4}, 2);
   Tensor<double, 3> y(x.extents()), dx(x.extents()), dmemory(2, 5, 4);
   Context context;
-  Encoder<double> encoder({.layers = 0, .layer = {.model = 4, .heads = 1}});
+  Encoder<double> encoder({.num_layers = 0, .layer = {.embed_dim = 4, .num_heads = 1}});
   Encoder<double>::Cache cache;
   encoder.forward(x, heed::NoMask{}, y, cache, context);
   encoder.backward(dy, heed::NoMask{}, dx, cache, context);
   EXPECT_TRUE(bits_equal(dy.view(), dx.view()));
-  Decoder<double> decoder({.layers = 0, .layer = {.model = 4, .heads = 1}, .final_norm = true});
+  Decoder<double> decoder({.num_layers = 0, .layer = {.embed_dim = 4, .num_heads = 1}, .final_norm = true});
   Decoder<double>::Cache decoder_cache;
   const auto memory = random_tensor<double, 3>({2, 5, 4});
   copy(memory.view(), dmemory.view());

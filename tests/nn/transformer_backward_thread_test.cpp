@@ -16,13 +16,13 @@ namespace {
 
 using heed::Activation;
 using heed::Encoder;
-using heed::Norm;
+using heed::NormPlacement;
 using namespace backward_checks;
 
 TEST(AttentionBackward, ThreadsChangeNothing) {
-  auto self = masked<float>(heed::SelfAttention<float>({.model = 40}), heed::Causal{});
+  auto self = masked<float>(heed::SelfAttention<float>({.embed_dim = 40}), heed::Causal{});
   expect_same_backward_for_any_threads<float>(self, {2, 150, 40});
-  auto heads = masked<float>(heed::MultiHeadAttention<float>({.model = 32, .heads = 4}), heed::Causal{});
+  auto heads = masked<float>(heed::MultiHeadAttention<float>({.embed_dim = 32, .num_heads = 4}), heed::Causal{});
   expect_same_backward_for_any_threads<float>(heads, {2, 150, 32});
 }
 
@@ -56,10 +56,13 @@ Checkpointed<T> run(Encoder<T>& encoder, const Extents<3>& extents, bool checkpo
 TEST(EncoderBackward, CheckpointingAndThreadsChangeNoBit) {
   for (const bool final_norm : {false, true}) {
     const double dropout = final_norm ? 0.2 : 0;
-    Encoder<float> encoder(
-        {.layers = 3,
-         .layer = {.model = 32, .heads = 4, .norm = Norm::Pre, .activation = Activation::GELU, .dropout = dropout},
-         .final_norm = final_norm});
+    Encoder<float> encoder({.num_layers = 3,
+                            .layer = {.embed_dim = 32,
+                                      .num_heads = 4,
+                                      .norm_placement = NormPlacement::Pre,
+                                      .activation = Activation::GELU,
+                                      .dropout = dropout},
+                            .final_norm = final_norm});
     fill_parameters<float>(encoder, 2);
     const Extents<3> extents{2, 70, 32};
     const auto plain = run(encoder, extents, false, 1);

@@ -22,13 +22,13 @@ using heed::Causal;
 using heed::Decoder;
 using heed::DecoderLayer;
 using heed::DecoderLayerOptions;
+using heed::DocumentMask;
 using heed::Encoder;
 using heed::EncoderLayer;
 using heed::EncoderLayerOptions;
 using heed::Index;
 using heed::NoMask;
-using heed::Norm;
-using heed::Packed;
+using heed::NormPlacement;
 using heed::Padding;
 using heed::Tensor;
 using heed::TensorView;
@@ -120,14 +120,18 @@ void expect_encoder_layer(const std::string& name, const EncoderLayerOptions& op
 
 TYPED_TEST(TransformerOf, EncoderLayerAsInPyTorch) {
   using T = TypeParam;
-  expect_encoder_layer<T>("encoder_layer_post_norm_relu", {.model = 16, .heads = 4, .feed_forward = 24});
-  expect_encoder_layer<T>("encoder_layer_post_norm_gelu_padding",
-                          {.model = 16, .heads = 2, .feed_forward = 20, .activation = Activation::GELU, .eps = 1e-3});
-  expect_encoder_layer<T>("encoder_layer_pre_norm_relu_padding",
-                          {.model = 16, .heads = 4, .feed_forward = 20, .norm = Norm::Pre});
+  expect_encoder_layer<T>("encoder_layer_post_norm_relu", {.embed_dim = 16, .num_heads = 4, .ffn_dim = 24});
   expect_encoder_layer<T>(
-      "encoder_layer_pre_norm_gelu",
-      {.model = 16, .heads = 2, .feed_forward = 24, .norm = Norm::Pre, .activation = Activation::GELU, .eps = 1e-3});
+      "encoder_layer_post_norm_gelu_padding",
+      {.embed_dim = 16, .num_heads = 2, .ffn_dim = 20, .activation = Activation::GELU, .eps = 1e-3});
+  expect_encoder_layer<T>("encoder_layer_pre_norm_relu_padding",
+                          {.embed_dim = 16, .num_heads = 4, .ffn_dim = 20, .norm_placement = NormPlacement::Pre});
+  expect_encoder_layer<T>("encoder_layer_pre_norm_gelu", {.embed_dim = 16,
+                                                          .num_heads = 2,
+                                                          .ffn_dim = 24,
+                                                          .norm_placement = NormPlacement::Pre,
+                                                          .activation = Activation::GELU,
+                                                          .eps = 1e-3});
 }
 
 template <class T>
@@ -142,17 +146,17 @@ void expect_encoder(const std::string& name, const heed::EncoderOptions& options
 
 TYPED_TEST(TransformerOf, EncoderAsInPyTorch) {
   using T = TypeParam;
-  expect_encoder<T>("encoder_pre_norm", {.layers = 2,
-                                         .layer = {.model = 16,
-                                                   .heads = 2,
-                                                   .feed_forward = 20,
-                                                   .norm = Norm::Pre,
+  expect_encoder<T>("encoder_pre_norm", {.num_layers = 2,
+                                         .layer = {.embed_dim = 16,
+                                                   .num_heads = 2,
+                                                   .ffn_dim = 20,
+                                                   .norm_placement = NormPlacement::Pre,
                                                    .activation = Activation::GELU,
                                                    .eps = 1e-4},
                                          .final_norm = true,
                                          .norm_eps = 1e-3});
   expect_encoder<T>("encoder_post_norm_no_final_norm",
-                    {.layers = 2, .layer = {.model = 16, .heads = 4, .feed_forward = 20, .eps = 1e-4}});
+                    {.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 4, .ffn_dim = 20, .eps = 1e-4}});
 }
 
 template <class T, class Layer, class Options>
@@ -169,16 +173,19 @@ void expect_decoder(const std::string& name, const Options& options) {
 TYPED_TEST(TransformerOf, DecoderAsInPyTorch) {
   using T = TypeParam;
   expect_decoder<T, DecoderLayer<T>>("decoder_layer_post_norm_relu",
-                                     DecoderLayerOptions{.model = 16, .heads = 4, .feed_forward = 24});
-  expect_decoder<T, DecoderLayer<T>>(
-      "decoder_layer_pre_norm_gelu",
-      DecoderLayerOptions{
-          .model = 16, .heads = 2, .feed_forward = 20, .norm = Norm::Pre, .activation = Activation::GELU, .eps = 1e-3});
-  expect_decoder<T, Decoder<T>>("decoder_pre_norm", heed::DecoderOptions{.layers = 2,
-                                                                         .layer = {.model = 16,
-                                                                                   .heads = 2,
-                                                                                   .feed_forward = 20,
-                                                                                   .norm = Norm::Pre,
+                                     DecoderLayerOptions{.embed_dim = 16, .num_heads = 4, .ffn_dim = 24});
+  expect_decoder<T, DecoderLayer<T>>("decoder_layer_pre_norm_gelu",
+                                     DecoderLayerOptions{.embed_dim = 16,
+                                                         .num_heads = 2,
+                                                         .ffn_dim = 20,
+                                                         .norm_placement = NormPlacement::Pre,
+                                                         .activation = Activation::GELU,
+                                                         .eps = 1e-3});
+  expect_decoder<T, Decoder<T>>("decoder_pre_norm", heed::DecoderOptions{.num_layers = 2,
+                                                                         .layer = {.embed_dim = 16,
+                                                                                   .num_heads = 2,
+                                                                                   .ffn_dim = 20,
+                                                                                   .norm_placement = NormPlacement::Pre,
                                                                                    .activation = Activation::GELU,
                                                                                    .eps = 1e-4},
                                                                          .final_norm = true,
@@ -198,15 +205,16 @@ TEST(Transformer, NamesAsInPyTorch) {
   const std::string attention =
       "in_proj_weight a.self_attn.in_proj_bias a.self_attn.out_proj.weight "
       "a.self_attn.out_proj.bias ";
-  EXPECT_EQ(names_of(EncoderLayer<float>({.model = 4, .heads = 2})),
+  EXPECT_EQ(names_of(EncoderLayer<float>({.embed_dim = 4, .num_heads = 2})),
             "a.self_attn." + attention +
                 "a.linear1.weight a.linear1.bias a.linear2.weight a.linear2.bias "
                 "a.norm1.weight a.norm1.bias a.norm2.weight a.norm2.bias ");
-  EXPECT_EQ(names_of(DecoderLayer<float>({.model = 4, .heads = 2, .gated = true, .bias = false})),
+  EXPECT_EQ(names_of(DecoderLayer<float>({.embed_dim = 4, .num_heads = 2, .gated = true, .bias = false})),
             "a.self_attn.in_proj_weight a.self_attn.out_proj.weight "
             "a.multihead_attn.in_proj_weight a.multihead_attn.out_proj.weight "
             "a.linear1.weight a.linear2.weight a.gate.weight a.norm1.weight a.norm2.weight a.norm3.weight ");
-  const Encoder<float> encoder({.layers = 2, .layer = {.model = 4, .heads = 2, .bias = false}, .final_norm = true});
+  const Encoder<float> encoder(
+      {.num_layers = 2, .layer = {.embed_dim = 4, .num_heads = 2, .bias = false}, .final_norm = true});
   EXPECT_EQ(names_of(encoder),
             "a.layers.0.self_attn.in_proj_weight a.layers.0.self_attn.out_proj.weight "
             "a.layers.0.linear1.weight a.layers.0.linear2.weight a.layers.0.norm1.weight a.layers.0.norm2.weight "
@@ -218,14 +226,14 @@ TEST(Transformer, NamesAsInPyTorch) {
 TEST(Transformer, ParameterCounts) {
   // MiniLM's six blocks: 4·E² + 2·E·F weights, 3·E + E + F + E biases, two norms.
   const Index E = 384, F = 1536;
-  const Encoder<float> encoder({.layers = 6, .layer = {.model = E, .heads = 12}});
+  const Encoder<float> encoder({.num_layers = 6, .layer = {.embed_dim = E, .num_heads = 12}});
   EXPECT_EQ(heed::parameter_count(encoder), 6 * (4 * E * E + 2 * E * F + 5 * E + F + 4 * E));
   EXPECT_EQ(encoder.size(), 6);
   EXPECT_EQ(encoder.norm(), nullptr);
 }
 
 TEST(Transformer, StartsEveryBlockApartAndAlike) {
-  const heed::DecoderOptions options{.layers = 2, .layer = {.model = 8, .heads = 2}, .final_norm = true};
+  const heed::DecoderOptions options{.num_layers = 2, .layer = {.embed_dim = 8, .num_heads = 2}, .final_norm = true};
   Decoder<float> decoder(options), again(options);
   fill_parameters<float>(decoder, 7);
   decoder.initialize(5, "decoder");
@@ -261,9 +269,10 @@ Encoder<T> random_encoder(const heed::EncoderOptions& options) {
 
 TYPED_TEST(TransformerOf, SameForAnyArgumentAndStrides) {
   using T = TypeParam;
-  for (const Norm norm : {Norm::Pre, Norm::Post}) {
-    const Encoder<T> encoder = random_encoder<T>(
-        {.layers = 3, .layer = {.model = 8, .heads = 2, .norm = norm}, .final_norm = norm == Norm::Pre});
+  for (const NormPlacement norm : {NormPlacement::Pre, NormPlacement::Post}) {
+    const Encoder<T> encoder = random_encoder<T>({.num_layers = 3,
+                                                  .layer = {.embed_dim = 8, .num_heads = 2, .norm_placement = norm},
+                                                  .final_norm = norm == NormPlacement::Pre});
     expect_same_for_any_argument<T>(encoder, 5, 8);
     EXPECT_EQ((encoder(Tensor<T, 3>(0, 3, 8)).size()), 0);
     EXPECT_EQ((encoder(Tensor<T, 3>(2, 0, 8)).size()), 0);
@@ -282,7 +291,7 @@ TYPED_TEST(TransformerOf, SameForAnyArgumentAndStrides) {
 
 TYPED_TEST(TransformerOf, DecoderTakesPlainEigen) {
   using T = TypeParam;
-  Decoder<T> decoder({.layers = 2, .layer = {.model = 8, .heads = 2, .memory_model = 5}});
+  Decoder<T> decoder({.num_layers = 2, .layer = {.embed_dim = 8, .num_heads = 2, .memory_dim = 5}});
   decoder.initialize(3);
   const auto x = random_tensor<T, 3>({1, 4, 8}), memory = random_tensor<T, 3>({1, 6, 5}, 2);
   const Tensor<T, 3> expected = decoder(x, memory, Causal{}, NoMask{});
@@ -296,14 +305,14 @@ TYPED_TEST(TransformerOf, DecoderTakesPlainEigen) {
 // A sample is the same alone, in a padded batch, and packed with others into one sequence.
 TYPED_TEST(TransformerOf, AloneOrPaddedOrPacked) {
   using T = TypeParam;
-  for (const Norm norm : {Norm::Pre, Norm::Post}) {
-    const Encoder<T> encoder = random_encoder<T>({.layers = 2,
-                                                  .layer = {.model = 16,
-                                                            .heads = 4,
-                                                            .norm = norm,
+  for (const NormPlacement norm : {NormPlacement::Pre, NormPlacement::Post}) {
+    const Encoder<T> encoder = random_encoder<T>({.num_layers = 2,
+                                                  .layer = {.embed_dim = 16,
+                                                            .num_heads = 4,
+                                                            .norm_placement = norm,
                                                             .activation = Activation::GELU,
-                                                            .rotary = heed::RotaryOptions{.width = 4}},
-                                                  .final_norm = norm == Norm::Pre});
+                                                            .rotary = heed::RotaryEmbeddingOptions{.head_dim = 4}},
+                                                  .final_norm = norm == NormPlacement::Pre});
     const std::vector<int> lengths{5, 1, 9, 3}, offsets{0, 5, 6, 15, 18};
     const auto all = random_tensor<T, 3>({4, 9, 16});
     Tensor<T, 3> padded(4, 9, 16), packed(1, 18, 16);
@@ -318,7 +327,7 @@ TYPED_TEST(TransformerOf, AloneOrPaddedOrPacked) {
       const auto run = [&](const auto& x, const auto& mask) {
         return causal ? encoder(x, mask & Causal{}) : encoder(x, mask);
       };
-      const Tensor<T, 3> in_batch = run(padded, Padding(lengths)), in_sequence = run(packed, Packed(offsets));
+      const Tensor<T, 3> in_batch = run(padded, Padding(lengths)), in_sequence = run(packed, DocumentMask(offsets));
       for (Index b = 0; b < 4; ++b) {
         SCOPED_TRACE(b);
         const Index length = lengths[static_cast<std::size_t>(b)], first = offsets[static_cast<std::size_t>(b)];
@@ -334,7 +343,7 @@ TYPED_TEST(TransformerOf, AloneOrPaddedOrPacked) {
 // What the other samples of a batch hold changes no bit.
 TYPED_TEST(TransformerOf, SamplesDontMix) {
   using T = TypeParam;
-  Decoder<T> decoder({.layers = 2, .layer = {.model = 8, .heads = 2}});
+  Decoder<T> decoder({.num_layers = 2, .layer = {.embed_dim = 8, .num_heads = 2}});
   decoder.initialize(3);
   auto x = random_tensor<T, 3>({3, 7, 8}), memory = random_tensor<T, 3>({3, 5, 8}, 2);
   const Tensor<T, 3> clean = decoder(x, memory, Causal{});
@@ -353,7 +362,8 @@ TYPED_TEST(TransformerOf, SamplesDontMix) {
 TYPED_TEST(TransformerOf, PackedGivesTheSameBits) {
   using T = TypeParam;
   Encoder<T> encoder = random_encoder<T>(
-      {.layers = 2, .layer = {.model = 12, .heads = 4, .activation = Activation::SiLU, .gated = true, .kv_heads = 2}});
+      {.num_layers = 2,
+       .layer = {.embed_dim = 12, .num_heads = 4, .activation = Activation::SiLU, .gated = true, .num_kv_heads = 2}});
   const auto x = random_tensor<T, 3>({2, 5, 12});
   const Tensor<T, 3> expected = encoder(x);
   encoder.pack({.release = true});
@@ -361,7 +371,7 @@ TYPED_TEST(TransformerOf, PackedGivesTheSameBits) {
   EXPECT_TRUE(encoder.layer(1).self_attn().in_proj_weight().released());
   EXPECT_TRUE(encoder.layer(1).feed_forward().linear2().weight().released());
 
-  Decoder<T> decoder({.layers = 2, .layer = {.model = 12, .heads = 4}});
+  Decoder<T> decoder({.num_layers = 2, .layer = {.embed_dim = 12, .num_heads = 4}});
   decoder.initialize(3);
   const auto memory = random_tensor<T, 3>({2, 6, 12}, 2);
   const Tensor<T, 3> expected_decoded = decoder(x, memory, Causal{});
@@ -375,8 +385,8 @@ TYPED_TEST(TransformerOf, AStackIsItsLayersInTurn) {
   for (const Index layers : {0, 1, 2, 3, 4}) {
     for (const bool final_norm : {false, true}) {
       SCOPED_TRACE(testing::Message() << layers << " layers, final norm " << final_norm);
-      const Encoder<T> encoder =
-          random_encoder<T>({.layers = layers, .layer = {.model = 8, .heads = 2}, .final_norm = final_norm});
+      const Encoder<T> encoder = random_encoder<T>(
+          {.num_layers = layers, .layer = {.embed_dim = 8, .num_heads = 2}, .final_norm = final_norm});
       const auto x = random_tensor<T, 3>({2, 4, 8});
       Tensor<T, 3> expected = x;
       for (Index i = 0; i < layers; ++i) expected = encoder.layer(i)(expected, Causal{});
@@ -395,7 +405,9 @@ TYPED_TEST(TransformerOf, ShowsEveryLayerInOrder) {
   heed::Context context;
   context.observer = &copies;
   const Encoder<T> encoder =
-      random_encoder<T>({.layers = 1, .layer = {.model = 4, .heads = 2, .norm = Norm::Pre}, .final_norm = true});
+      random_encoder<T>({.num_layers = 1,
+                         .layer = {.embed_dim = 4, .num_heads = 2, .norm_placement = NormPlacement::Pre},
+                         .final_norm = true});
   const Tensor<T, 3> y = [&] {
     const heed::Context::Scope scope(context, "encoder");
     return encoder(x, context);
@@ -408,7 +420,7 @@ TYPED_TEST(TransformerOf, ShowsEveryLayerInOrder) {
   EXPECT_EQ(copies.outputs["encoder"](0, 2, 3), static_cast<double>(y(0, 2, 3)));
 
   copies.order.clear();
-  Decoder<T> decoder({.layers = 1, .layer = {.model = 4, .heads = 2}});
+  Decoder<T> decoder({.num_layers = 1, .layer = {.embed_dim = 4, .num_heads = 2}});
   decoder.initialize(1);
   decoder(x, x, Causal{}, NoMask{}, context);
   EXPECT_EQ(copies.order,
@@ -423,10 +435,10 @@ TYPED_TEST(TransformerOf, AllocatesNothingOnceWarm) {
   const auto x = random_tensor<T, 3>({2, 20, 16}), memory = random_tensor<T, 3>({2, 9, 16}, 2);
   const std::vector<int> lengths{20, 4};
   Tensor<T, 3> y(2, 20, 16);
-  for (const Norm norm : {Norm::Pre, Norm::Post}) {
-    Encoder<T> encoder =
-        random_encoder<T>({.layers = 3, .layer = {.model = 16, .heads = 4, .norm = norm}, .final_norm = true});
-    Decoder<T> decoder({.layers = 2, .layer = {.model = 16, .heads = 4, .norm = norm}});
+  for (const NormPlacement norm : {NormPlacement::Pre, NormPlacement::Post}) {
+    Encoder<T> encoder = random_encoder<T>(
+        {.num_layers = 3, .layer = {.embed_dim = 16, .num_heads = 4, .norm_placement = norm}, .final_norm = true});
+    Decoder<T> decoder({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 4, .norm_placement = norm}});
     decoder.initialize(1);
     heed::Context context;
     const auto run = [&] {
@@ -443,7 +455,7 @@ TYPED_TEST(TransformerOf, AllocatesNothingOnceWarm) {
 }
 
 TEST(Transformer, ErrorsSayWhatIsWrong) {
-  const Encoder<float> encoder({.layers = 2, .layer = {.model = 8, .heads = 2}});
+  const Encoder<float> encoder({.num_layers = 2, .layer = {.embed_dim = 8, .num_heads = 2}});
   EXPECT_EQ(message_of<heed::ShapeError>([&] { encoder(Tensor<float, 3>(2, 5, 7)); }),
             "heed::Encoder: x (2, 5, 7) has width 7 but the layer takes 8");
   EXPECT_EQ(message_of<heed::ShapeError>([&] { encoder.layer(0)(Tensor<float, 3>(2, 5, 7)); }),
@@ -452,20 +464,21 @@ TEST(Transformer, ErrorsSayWhatIsWrong) {
   Tensor<float, 3> x(2, 5, 8);
   EXPECT_EQ(message_of<heed::ValueError>([&] { encoder.forward(x, NoMask{}, x, context); }),
             "heed::Encoder: y shares memory with x; give it memory of its own");
-  EXPECT_EQ(message_of<heed::ShapeError>([] { Encoder<float>({.layers = -1, .layer = {.model = 8, .heads = 2}}); }),
+  EXPECT_EQ(message_of<heed::ShapeError>(
+                [] { Encoder<float>({.num_layers = -1, .layer = {.embed_dim = 8, .num_heads = 2}}); }),
             "heed::Encoder: layers = -1 is negative");
 
-  const DecoderLayer<float> decoder({.model = 8, .heads = 2, .memory_model = 6});
+  const DecoderLayer<float> decoder({.embed_dim = 8, .num_heads = 2, .memory_dim = 6});
   EXPECT_EQ(message_of<heed::ShapeError>([&] { decoder(x, Tensor<float, 3>(2, 5, 8), Causal{}); }),
             "heed::DecoderLayer: memory (2, 5, 8) has width 8 but the layer takes 6");
   EXPECT_EQ(message_of<heed::ShapeError>([&] { decoder(x, Tensor<float, 3>(1, 5, 6), Causal{}); }),
             "heed::DecoderLayer: memory (1, 5, 6) has B = 1 but x (2, 5, 8) has B = 2; each sample needs its own");
-  const DecoderLayer<float> same({.model = 8, .heads = 2});
+  const DecoderLayer<float> same({.embed_dim = 8, .num_heads = 2});
   Tensor<float, 3> memory(2, 5, 8);
   EXPECT_EQ(message_of<heed::ValueError>([&] { same.forward(x, memory, Causal{}, NoMask{}, memory, context); }),
             "heed::DecoderLayer: y overlaps the memory; give it memory of its own");
-  EXPECT_THROW(EncoderLayer<float>({.model = 8, .heads = 3}), heed::ShapeError);
-  EXPECT_THROW(EncoderLayer<float>({.model = 8, .heads = 2, .eps = -1}), heed::ValueError);
+  EXPECT_THROW(EncoderLayer<float>({.embed_dim = 8, .num_heads = 3}), heed::ShapeError);
+  EXPECT_THROW(EncoderLayer<float>({.embed_dim = 8, .num_heads = 2, .eps = -1}), heed::ValueError);
 }
 
 }  // namespace

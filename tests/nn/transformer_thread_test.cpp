@@ -36,36 +36,38 @@ void expect_same_raw_and_packed(Layer layer, const heed::Extents<3>& extents) {
 
 TEST(LayersInThreads, Linear) {
   // Many rows are split by rows, few by columns.
-  expect_same_raw_and_packed(heed::Linear<float>({.in = 48, .out = 70}), {2, 150, 48});
-  expect_same_raw_and_packed(heed::Linear<float>({.in = 200, .out = 600}), {1, 3, 200});
+  expect_same_raw_and_packed(heed::Linear<float>({.in_features = 48, .out_features = 70}), {2, 150, 48});
+  expect_same_raw_and_packed(heed::Linear<float>({.in_features = 200, .out_features = 600}), {1, 3, 200});
 }
 
 TEST(LayersInThreads, FeedForward) {
-  expect_same_raw_and_packed(heed::FeedForward<float>({.model = 32, .activation = Activation::GELU, .gated = true}),
+  expect_same_raw_and_packed(heed::FeedForward<float>({.embed_dim = 32, .activation = Activation::GELU, .gated = true}),
                              {2, 100, 32});
 }
 
 TEST(LayersInThreads, SelfAttention) {
-  expect_same_raw_and_packed(heed::SelfAttention<float>({.model = 24, .key_width = 16, .value_width = 20}),
+  expect_same_raw_and_packed(heed::SelfAttention<float>({.embed_dim = 24, .head_dim = 16, .value_head_dim = 20}),
                              {2, 120, 24});
 }
 
 TEST(LayersInThreads, MultiHeadAttention) {
-  expect_same_raw_and_packed(heed::MultiHeadAttention<float>(
-                                 {.model = 32, .heads = 4, .kv_heads = 2, .rotary = heed::RotaryOptions{.width = 8}}),
-                             {2, 120, 32});
+  expect_same_raw_and_packed(
+      heed::MultiHeadAttention<float>(
+          {.embed_dim = 32, .num_heads = 4, .num_kv_heads = 2, .rotary = heed::RotaryEmbeddingOptions{.head_dim = 8}}),
+      {2, 120, 32});
 }
 
 TEST(LayersInThreads, Encoder) {
-  for (const heed::Norm norm : {heed::Norm::Pre, heed::Norm::Post}) {
+  for (const heed::NormPlacement norm : {heed::NormPlacement::Pre, heed::NormPlacement::Post}) {
     expect_same_raw_and_packed(
-        heed::Encoder<float>({.layers = 2, .layer = {.model = 32, .heads = 4, .norm = norm}, .final_norm = true}),
+        heed::Encoder<float>(
+            {.num_layers = 2, .layer = {.embed_dim = 32, .num_heads = 4, .norm_placement = norm}, .final_norm = true}),
         {2, 90, 32});
   }
 }
 
 TEST(LayersInThreads, Decoder) {
-  heed::Decoder<float> decoder({.layers = 2, .layer = {.model = 32, .heads = 4}});
+  heed::Decoder<float> decoder({.num_layers = 2, .layer = {.embed_dim = 32, .num_heads = 4}});
   decoder.initialize(1);
   const auto x = random_tensor<float, 3>({2, 90, 32}), memory = random_tensor<float, 3>({2, 50, 32}, 2);
   const std::vector<int> lengths{50, 17};
@@ -80,7 +82,7 @@ TEST(LayersInThreads, Decoder) {
 
 // Const calls share a layer: each thread has its own context and sequence.
 TEST(LayersInThreads, CallsShareALayer) {
-  heed::Encoder<float> encoder({.layers = 2, .layer = {.model = 16, .heads = 2}});
+  heed::Encoder<float> encoder({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 2}});
   encoder.initialize(1);
   encoder.pack();
   constexpr int kThreads = 4;

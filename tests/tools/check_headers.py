@@ -4,7 +4,7 @@
 
 - Each layer includes only itself and the layers to its left; within a layer no header includes itself round a circle.
 - Apart from heed, only Eigen/Core and the standard library are included, with few named exceptions.
-- Every header starts with its licence and #pragma once, and heed.hpp leads to every header that is not opt-in.
+- Every header starts with its license and #pragma once, and heed.hpp leads to every header that is not opt-in.
 
 A header longer than 500 lines is reported; that is advice, not an error.
 """
@@ -89,7 +89,7 @@ def main():
             continue
         lines = text.splitlines()
         if lines[:2] != ["// SPDX-License-Identifier: MIT", "#pragma once"]:
-            errors.append(f"{header}: must start with the licence line and #pragma once")
+            errors.append(f"{header}: must start with the license line and #pragma once")
         if len(lines) > MAX_LINES:
             advice.append(f"{header}: {len(lines)} lines; look for a seam to split it along")
         graph[header] = []

@@ -76,7 +76,7 @@ TEST(CrossEntropy, LargeLogitsAndIgnoredPositions) {
   EXPECT_EQ(loss.counted, 2);
   for (Index v = 0; v < 4; ++v) EXPECT_EQ(dlogits(0, 2, v), 0);
   EXPECT_NEAR(dlogits(0, 0, 1), -0.5 / (1 + std::exp(-2.0)), 1e-6);
-  loss = heed::cross_entropy(logits, std::vector{-1, -1, 2}, dlogits, {.ignored = -1});
+  loss = heed::cross_entropy(logits, std::vector{-1, -1, 2}, dlogits, {.ignore_index = -1});
   EXPECT_NEAR(loss.value, std::log(4.0), 1e-6);
 
   // A class that can't be: probability and gradient 0.
@@ -132,7 +132,7 @@ TEST(CrossEntropy, MistakesAreNamed) {
   EXPECT_THROW(heed::cross_entropy(logits, targets, other), heed::ShapeError);
   EXPECT_THROW(heed::cross_entropy(logits, targets, {.label_smoothing = -0.1}), heed::ValueError);
   EXPECT_THROW(heed::cross_entropy(logits, targets, {.label_smoothing = std::nan("")}), heed::ValueError);
-  EXPECT_THROW(heed::cross_entropy(logits, targets, {.divisor = 0}), heed::ValueError);
+  EXPECT_THROW(heed::cross_entropy(logits, targets, {.normalizer = 0}), heed::ValueError);
   EXPECT_THROW(heed::cross_entropy(dlogits.view().slice(0, 0, 1), targets.view().slice(0, 0, 1),
                                    TensorView<float, 3>(dlogits.data() + 1, {1, 3, 4})),
                heed::ValueError);

@@ -23,7 +23,9 @@ namespace heed_test {
 template <class T>
 struct Mlp {
   explicit Mlp(double dropped = 0)
-      : linear1({.in = 8, .out = 12}), linear2({.in = 12, .out = 5}), dropout({.probability = dropped}) {}
+      : linear1({.in_features = 8, .out_features = 12}),
+        linear2({.in_features = 12, .out_features = 5}),
+        dropout({.probability = dropped}) {}
 
   struct Cache {
     typename heed::Linear<T>::Cache linear1, linear2;

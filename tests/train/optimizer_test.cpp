@@ -80,7 +80,7 @@ TEST(Optimizer, TenStepsFromPyTorch) {
 }
 
 TEST(Optimizer, LeavesParametersWithoutAGradientAndDropsPacks) {
-  heed::Linear<float> layer({.in = 3, .out = 4});
+  heed::Linear<float> layer({.in_features = 3, .out_features = 4});
   layer.initialize(1);
   layer.pack();
   const Tensor<float, 1> bias = [&] {
@@ -128,9 +128,9 @@ TEST(Clip, ScalesToTheGlobalNorm) {
     for (Index i = 0; i < entry.parameter->size(); ++i) squares += std::pow(entry.parameter->grad()(i), 2);
   }
   const double norm = std::sqrt(squares), first = model.first.grad()(7);
-  EXPECT_NEAR(heed::clip_global_norm(parameters, 2 * norm, context), norm, 1e-11);
+  EXPECT_NEAR(heed::clip_grad_norm(parameters, 2 * norm, context), norm, 1e-11);
   EXPECT_EQ(model.first.grad()(7), first) << "a small norm changes nothing";
-  EXPECT_NEAR(heed::clip_global_norm(parameters, 0.5, context), norm, 1e-11);
+  EXPECT_NEAR(heed::clip_grad_norm(parameters, 0.5, context), norm, 1e-11);
   EXPECT_NEAR(model.first.grad()(7), first * 0.5 / norm, 1e-15);
   EXPECT_NEAR(heed::global_grad_norm(parameters, context), 0.5, 1e-14);
 }
@@ -141,25 +141,25 @@ TEST(Clip, WhatIsNotFiniteIsNamed) {
   model.second.grad()(5) = std::nanf("");
   const float before = model.first.grad()(0);
   const std::string text =
-      message_of<heed::ValueError>([&] { heed::clip_global_norm(ParameterList<float>(model), 1e-3); });
+      message_of<heed::ValueError>([&] { heed::clip_grad_norm(ParameterList<float>(model), 1e-3); });
   EXPECT_NE(text.find("the gradient of second"), std::string::npos) << text;
   EXPECT_EQ(model.first.grad()(0), before);
-  EXPECT_THROW(heed::clip_global_norm(ParameterList<float>(model), 0), heed::ValueError);
+  EXPECT_THROW(heed::clip_grad_norm(ParameterList<float>(model), 0), heed::ValueError);
   // Squares that a float can't hold.
   model.second.grad()(5) = 1e30f;
-  EXPECT_NEAR(heed::clip_global_norm(ParameterList<float>(model), 1), 1e30, 1e24);
+  EXPECT_NEAR(heed::clip_grad_norm(ParameterList<float>(model), 1), 1e30, 1e24);
 }
 
 TEST(Schedule, WarmsUpAndDecays) {
   using heed::Decay;
   using heed::Schedule;
-  const Schedule constant({.peak = 2, .warmup = 4});
+  const Schedule constant({.max_lr = 2, .warmup_steps = 4});
   EXPECT_DOUBLE_EQ(constant(0), 0.5);
   EXPECT_DOUBLE_EQ(constant(3), 2);
   EXPECT_DOUBLE_EQ(constant(1000000), 2);
-  EXPECT_DOUBLE_EQ(Schedule({.peak = 2})(0), 2);
+  EXPECT_DOUBLE_EQ(Schedule({.max_lr = 2})(0), 2);
 
-  const Schedule cosine({.peak = 1, .warmup = 10, .decay = Decay::Cosine, .steps = 110, .floor = 0.2});
+  const Schedule cosine({.max_lr = 1, .warmup_steps = 10, .decay = Decay::Cosine, .steps = 110, .min_lr = 0.2});
   EXPECT_DOUBLE_EQ(cosine(9), 1);
   EXPECT_DOUBLE_EQ(cosine(10), 1);
   EXPECT_NEAR(cosine(60), 0.6, 1e-15);
@@ -169,16 +169,17 @@ TEST(Schedule, WarmsUpAndDecays) {
 
   // d^-0.5 · min(t^-0.5, t · warmup^-1.5) of "Attention is all you need", t from 1 on.
   const double width = 512, warmup = 4000;
-  const Schedule paper({.peak = 1 / std::sqrt(width * warmup), .warmup = 4000, .decay = Decay::InverseSquareRoot});
+  const Schedule paper(
+      {.max_lr = 1 / std::sqrt(width * warmup), .warmup_steps = 4000, .decay = Decay::InverseSquareRoot});
   for (const int t : {1, 100, 4000, 4001, 50000}) {
     EXPECT_NEAR(paper(t - 1), std::min(std::pow(t, -0.5), t * std::pow(warmup, -1.5)) / std::sqrt(width), 1e-18);
   }
 
-  EXPECT_THROW(Schedule({.peak = std::nan("")}), heed::ValueError);
-  EXPECT_THROW(Schedule({.peak = -1}), heed::ValueError);
-  EXPECT_THROW(Schedule({.peak = 1, .floor = 2}), heed::ValueError);
-  EXPECT_THROW(Schedule({.peak = 1, .warmup = -1}), heed::ValueError);
-  EXPECT_THROW(Schedule({.peak = 1, .warmup = 5, .decay = Decay::Cosine, .steps = 5}), heed::ValueError);
+  EXPECT_THROW(Schedule({.max_lr = std::nan("")}), heed::ValueError);
+  EXPECT_THROW(Schedule({.max_lr = -1}), heed::ValueError);
+  EXPECT_THROW(Schedule({.max_lr = 1, .min_lr = 2}), heed::ValueError);
+  EXPECT_THROW(Schedule({.max_lr = 1, .warmup_steps = -1}), heed::ValueError);
+  EXPECT_THROW(Schedule({.max_lr = 1, .warmup_steps = 5, .decay = Decay::Cosine, .steps = 5}), heed::ValueError);
   EXPECT_THROW(constant(-1), heed::ValueError);
 }
 

@@ -78,16 +78,16 @@ TEST(Optimizer, ThreadsChangeNothingAndNothingIsAllocated) {
 TEST(Clip, ThreadsChangeNothing) {
   Pair<float> expected(50000);
   expected.set_gradients(3);
-  const double norm = heed::clip_global_norm(ParameterList<float>(expected), 1);
+  const double norm = heed::clip_grad_norm(ParameterList<float>(expected), 1);
   for (const int threads : {1, 2, 3, 7}) {
     Pair<float> model(50000);
     model.set_gradients(3);
     const ParameterList<float> parameters(model);
     heed::ThreadPool pool(threads);
     Context context(pool);
-    EXPECT_EQ(heed::clip_global_norm(parameters, 1, context), norm);
+    EXPECT_EQ(heed::clip_grad_norm(parameters, 1, context), norm);
     EXPECT_TRUE(bits_equal(expected.first.grad(), model.first.grad()));
-    EXPECT_EQ(heed_test::allocations_of([&] { heed::clip_global_norm(parameters, 0.1, context); }), 0);
+    EXPECT_EQ(heed_test::allocations_of([&] { heed::clip_grad_norm(parameters, 0.1, context); }), 0);
   }
 }
 

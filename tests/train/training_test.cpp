@@ -8,11 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/train/checkpoint.hpp>
 #include <heed/train/clip.hpp>
 #include <heed/train/gradcheck.hpp>
 #include <heed/train/monitor.hpp>
 #include <heed/train/optimizer.hpp>
-#include <heed/train/training_state.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "common/temporary_directory.hpp"
@@ -112,7 +112,7 @@ TEST(Accumulation, PartsAddUpToTheWholeBatch) {
   double sum = 0;
   for (const auto& [first, count] : {std::pair<Index, Index>{0, 1}, {1, 2}, {3, 1}}) {
     sum += heed_test::learn<double>(parts, x.view().slice(0, first, count), targets.view().slice(0, first, count),
-                                    cache, {.divisor = counted}, context)
+                                    cache, {.normalizer = counted}, context)
                .value;
   }
   EXPECT_NEAR(sum, loss.value, 1e-14);
@@ -136,7 +136,7 @@ TEST(Training, AWarmStepAllocatesNothing) {
   const auto step = [&] {
     optimizer.zero_grad();
     heed_test::learn<float>(model, x, targets, cache, {}, context);
-    heed::clip_global_norm(optimizer.parameters(), 1.0, context);
+    heed::clip_grad_norm(optimizer.parameters(), 1.0, context);
     optimizer.step(context);
   };
   step();
@@ -165,7 +165,7 @@ TEST(Training, LearnsItsBatchByHeart) {
 
 // ---- checkpointing
 
-TEST(Checkpoint, ReplayGivesTheBitsOfTheForward) {
+TEST(ActivationCheckpoint, ReplayGivesTheBitsOfTheForward) {
   const Mlp<double> model = [] {
     Mlp<double> made(0.4);
     made.initialize(3);
@@ -180,7 +180,7 @@ TEST(Checkpoint, ReplayGivesTheBitsOfTheForward) {
     context.next_stream();
     Tensor<double, 3> y(3, 20, 5);
     Mlp<double>::Cache cache;
-    const heed::Checkpoint checkpoint(context);
+    const heed::ActivationCheckpoint checkpoint(context);
     copy_of.forward(x, y, cache, context);
     const Tensor<double, 3> first = y;
     // Another forward draws streams of its own, and spoils the cache.
@@ -235,14 +235,14 @@ TEST(TrainingState, GoesOnWithTheSameNumbers) {
   const std::string path = directory.path("training.safetensors");
   SmallTraining through;
   for (int i = 0; i < 5; ++i) through.step();
-  heed::save_training(path, through.model, through.optimizer, through.context, {{"made by", "a test"}});
+  heed::save_checkpoint(path, through.model, through.optimizer, through.context, {{"made by", "a test"}});
   std::vector<double> expected;
   for (int i = 0; i < 5; ++i) expected.push_back(through.step());
 
   SmallTraining resumed;
   resumed.context.seed = 0;
   resumed.step();
-  EXPECT_EQ(heed::load_training(path, resumed.model, resumed.optimizer, resumed.context), 5);
+  EXPECT_EQ(heed::load_checkpoint(path, resumed.model, resumed.optimizer, resumed.context), 5);
   EXPECT_EQ(resumed.context.seed, 42u);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(resumed.step(), expected[static_cast<std::size_t>(i)]) << "step " << i;
   const ParameterList<float> a(through.model), b(resumed.model);
@@ -263,20 +263,20 @@ TEST(TrainingState, FilesThatDoNotFitAreRefused) {
   run.step();
   const float weight = run.model.linear1.weight().value()(0);
   heed::SGD<float> other(run.model, {.learning_rate = 0.1, .momentum = 0.9});
-  heed::save_training(path, run.model, other, run.context);
+  heed::save_checkpoint(path, run.model, other, run.context);
   const std::string text =
-      message_of<heed::FormatError>([&] { heed::load_training(path, run.model, run.optimizer, run.context); });
+      message_of<heed::FormatError>([&] { heed::load_checkpoint(path, run.model, run.optimizer, run.context); });
   EXPECT_NE(text.find("optimizer.exp_avg.linear1.weight"), std::string::npos) << text;
   EXPECT_EQ(run.model.linear1.weight().value()(0), weight);
   EXPECT_EQ(run.optimizer.steps(), 1);
 
   heed::save_parameters(run.model, path);
-  EXPECT_THROW(heed::load_training(path, run.model, run.optimizer, run.context), heed::FormatError);
+  EXPECT_THROW(heed::load_checkpoint(path, run.model, run.optimizer, run.context), heed::FormatError);
   for (const char* steps : {"", "-1", "7x", "99999999999999999999", "9223372036854775807"}) {
     heed::save_parameters(run.model, path,
                           {{"training.steps", steps}, {"training.seed", "1"}, {"training.stream", "1"}});
     const std::string refused =
-        message_of<heed::FormatError>([&] { heed::load_training(path, run.model, run.optimizer, run.context); });
+        message_of<heed::FormatError>([&] { heed::load_checkpoint(path, run.model, run.optimizer, run.context); });
     EXPECT_NE(refused.find("steps"), std::string::npos) << refused;
   }
 }
@@ -294,12 +294,12 @@ TEST(Monitor, NamesTheFirstLayerThatIsNotFinite) {
   Tensor<float, 3> logits(2, 9, 5);
   const auto forward = [&] { model.forward(x, logits, cache, context); };
   const auto message = [&] {
-    const heed::Checkpoint before(context);
+    const heed::ActivationCheckpoint before(context);
     forward();
     const heed::Loss loss = heed::cross_entropy(logits, targets, {}, context);
     return message_of<heed::ValueError>([&] { heed::require_finite(loss.value, before, context, forward); });
   };
-  heed::require_finite(1.0, heed::Checkpoint(context), context, [] { FAIL() << "ran again for nothing"; });
+  heed::require_finite(1.0, heed::ActivationCheckpoint(context), context, [] { FAIL() << "ran again for nothing"; });
 
   model.linear2.bias().mutable_value()(3) = std::numeric_limits<float>::infinity();
   std::string text = message();
@@ -311,7 +311,7 @@ TEST(Monitor, NamesTheFirstLayerThatIsNotFinite) {
   EXPECT_EQ(context.observer, nullptr);
 
   model.initialize(1);
-  const heed::Checkpoint before(context);
+  const heed::ActivationCheckpoint before(context);
   text = message_of<heed::ValueError>([&] { heed::require_finite(std::nan(""), before, context, forward); });
   EXPECT_NE(text.find("every layer's output is finite"), std::string::npos) << text;
 }

@@ -29,16 +29,16 @@ constexpr Index kWidth = 16, kContext = 10;
 template <class T>
 struct CharacterModel {
   explicit CharacterModel(Index vocabulary)
-      : embedding({.vocabulary = vocabulary, .width = kWidth}),
-        position({.length = kContext, .width = kWidth}),
-        encoder({.layers = 2,
-                 .layer = {.model = kWidth,
-                           .heads = 2,
-                           .feed_forward = 20,
-                           .norm = heed::Norm::Pre,
+      : embedding({.vocab_size = vocabulary, .embed_dim = kWidth}),
+        position({.length = kContext, .embed_dim = kWidth}),
+        encoder({.num_layers = 2,
+                 .layer = {.embed_dim = kWidth,
+                           .num_heads = 2,
+                           .ffn_dim = 20,
+                           .norm_placement = heed::NormPlacement::Pre,
                            .activation = heed::Activation::GELU},
                  .final_norm = true}),
-        head({.in = kWidth, .out = vocabulary}) {}
+        head({.in_features = kWidth, .out_features = vocabulary}) {}
 
   template <class F>
   void visit(std::string_view, F&& f) {
@@ -50,7 +50,7 @@ struct CharacterModel {
 
   struct Cache {
     typename heed::Embedding<T>::Cache embedding;
-    typename heed::Learned<T>::Cache position;
+    typename heed::LearnedPositions<T>::Cache position;
     typename heed::Encoder<T>::Cache encoder;
     typename heed::Linear<T>::Cache head;
     Tensor<T, 3> x, encoded, gradient;
@@ -73,7 +73,7 @@ struct CharacterModel {
   }
 
   heed::Embedding<T> embedding;
-  heed::Learned<T> position;
+  heed::LearnedPositions<T> position;
   heed::Encoder<T> encoder;
   heed::Linear<T> head;
 };
@@ -90,7 +90,7 @@ void expect_golden_training(const std::string& name, const Options& options) {
   const auto losses = golden.tensor<double, 1>(sizeof(T) == 8 ? "out.loss" : "out.loss_float32");
   Context context;
   typename CharacterModel<T>::Cache cache;
-  Tensor<T, 3> logits(batch, kContext, model.head.options().out);
+  Tensor<T, 3> logits(batch, kContext, model.head.options().out_features);
   for (Index step = 0; step < steps; ++step) {
     optimizer.zero_grad();
     model.forward(tokens.view()[step].slice(1, 0, kContext), logits, cache, context);

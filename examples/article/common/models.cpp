@@ -52,7 +52,7 @@ class PlainAttention {
   };
 
   PlainAttention(Index width, Index heads, std::optional<double> scale)
-      : heads_(heads), scale_(scale), out_proj_({.in = width, .out = width}) {}
+      : heads_(heads), scale_(scale), out_proj_({.in_features = width, .out_features = width}) {}
 
   void initialize(std::uint64_t seed, std::string_view name) { out_proj_.initialize(seed, name); }
   template <class F>
@@ -108,14 +108,17 @@ class Block {
 
   explicit Block(const ModelOptions& options)
       : place_(options.norm),
-        norm1_({.width = options.width}),
-        norm2_({.width = options.width}),
-        feed_forward_({.model = options.width, .hidden = options.feed_forward, .activation = heed::Activation::GELU}) {
+        norm1_({.embed_dim = options.embed_dim}),
+        norm2_({.embed_dim = options.embed_dim}),
+        feed_forward_(
+            {.embed_dim = options.embed_dim, .ffn_dim = options.ffn_dim, .activation = heed::Activation::GELU}) {
     if (options.projections) {
-      attention_.emplace(heed::MultiHeadAttentionOptions{
-          .model = options.width, .heads = options.heads, .scale = options.scale, .dropout = options.dropout});
+      attention_.emplace(heed::MultiHeadAttentionOptions{.embed_dim = options.embed_dim,
+                                                         .num_heads = options.num_heads,
+                                                         .scale = options.scale,
+                                                         .dropout = options.dropout});
     } else {
-      plain_.emplace(options.width, options.heads, options.scale);
+      plain_.emplace(options.embed_dim, options.num_heads, options.scale);
     }
   }
 
@@ -198,7 +201,7 @@ struct Model::Parts {
   // The state of one forward.
   struct Cache {
     heed::Embedding<float>::Cache embedding;
-    heed::Learned<float>::Cache positions;
+    heed::LearnedPositions<float>::Cache positions;
     std::vector<Block::Cache> blocks;
     std::vector<Tensor<float, 3>> between;  // what goes into each block, and comes out of the last one
     heed::Recurrent<float>::Cache lstm;
@@ -209,21 +212,25 @@ struct Model::Parts {
   };
 
   explicit Parts(const ModelOptions& o)
-      : options(o), embedding({.vocabulary = o.vocabulary, .width = o.width}), head({.in = o.width, .out = o.classes}) {
+      : options(o),
+        embedding({.vocab_size = o.vocab_size, .embed_dim = o.embed_dim}),
+        head({.in_features = o.embed_dim, .out_features = o.classes}) {
     if (o.positions == Positions::Sinusoidal) {
       // A sine has the mean square 1/2.
-      sinusoidal.emplace(heed::SinusoidalOptions{
-          .width = o.width, .scale = std::sqrt(2.0) * o.embedding_std * o.position_scale, .length = o.length});
+      sinusoidal.emplace(heed::SinusoidalPositionsOptions{
+          .embed_dim = o.embed_dim, .scale = std::sqrt(2.0) * o.embedding_std * o.position_scale, .length = o.length});
     } else if (o.positions == Positions::Learned) {
-      learned.emplace(heed::LearnedOptions{.length = o.length, .width = o.width});
+      learned.emplace(heed::LearnedPositionsOptions{.length = o.length, .embed_dim = o.embed_dim});
     }
     if (o.body == Body::Lstm) {
-      const Index hidden = o.causal ? o.width : o.width / 2;
-      lstm.emplace(heed::RecurrentOptions{
-          .in = o.width, .hidden = hidden, .layers = static_cast<int>(o.layers), .bidirectional = !o.causal});
+      const Index hidden = o.causal ? o.embed_dim : o.embed_dim / 2;
+      lstm.emplace(heed::RecurrentOptions{.input_size = o.embed_dim,
+                                          .hidden_size = hidden,
+                                          .num_layers = static_cast<int>(o.num_layers),
+                                          .bidirectional = !o.causal});
     } else {
-      for (Index i = 0; i < o.layers; ++i) blocks.emplace_back(o);
-      if (o.norm == NormPlace::Pre) norm.emplace(heed::LayerNormOptions{.width = o.width});
+      for (Index i = 0; i < o.num_layers; ++i) blocks.emplace_back(o);
+      if (o.norm == NormPlace::Pre) norm.emplace(heed::LayerNormOptions{.embed_dim = o.embed_dim});
     }
     initialize();
     parameters = heed::ParameterList<float>(*this);
@@ -280,7 +287,7 @@ struct Model::Parts {
 
   void encode(const Batch& batch, Cache& cache, Context& context) const {
     const Index B = batch.ids.extent(0), L = batch.ids.extent(1);
-    const Extents<3> extents{B, L, options.width};
+    const Extents<3> extents{B, L, options.embed_dim};
     cache.lengths = batch.lengths;
     if (cache.lengths.empty()) cache.lengths.assign(static_cast<std::size_t>(B), static_cast<int>(L));
     cache.between.resize(blocks.size() + 1);
@@ -310,18 +317,18 @@ struct Model::Parts {
 
   // place(token, columns, weight) for each piece of the body's output that the row of a sample is the sum of.
   template <class F>
-  void for_each_piece(int length, Index L, F&& place) const {
-    const Index last = options.pool_padding ? L : std::max(1, length), half = options.width / 2;
+  void parallel_for_each(int length, Index L, F&& place) const {
+    const Index last = options.pool_padding ? L : std::max(1, length), half = options.embed_dim / 2;
     switch (options.readout) {
       case Readout::Mean:
-        for (Index l = 0; l < last; ++l) place(l, Index{0}, options.width, 1 / static_cast<float>(last));
+        for (Index l = 0; l < last; ++l) place(l, Index{0}, options.embed_dim, 1 / static_cast<float>(last));
         break;
       case Readout::First:
-        place(Index{0}, Index{0}, options.width, 1.0f);
+        place(Index{0}, Index{0}, options.embed_dim, 1.0f);
         break;
       case Readout::Ends:
         place(last - 1, Index{0}, half, 1.0f);
-        place(Index{0}, half, options.width - half, 1.0f);
+        place(Index{0}, half, options.embed_dim - half, 1.0f);
         break;
       case Readout::EachToken:
         break;
@@ -337,10 +344,10 @@ struct Model::Parts {
       head.forward(cache.encoded, logits, cache.head, context);
       return logits;
     }
-    const Out read = examples::sized<float, 3>(cache.read, {B, 1, options.width});
+    const Out read = examples::sized<float, 3>(cache.read, {B, 1, options.embed_dim});
     for (Index b = 0; b < B; ++b) {
       read.matrix(b).setZero();
-      for_each_piece(
+      parallel_for_each(
           cache.lengths[static_cast<std::size_t>(b)], L, [&](Index l, Index column, Index count, float weight) {
             read.matrix(b).middleCols(column, count) += weight * cache.encoded.matrix(b).block(l, column, 1, count);
           });
@@ -360,11 +367,11 @@ struct Model::Parts {
       head.backward(cache.logits, d_read, cache.head, context);
       for (Index b = 0; b < extents[0]; ++b) {
         d_encoded.matrix(b).setZero();
-        for_each_piece(cache.lengths[static_cast<std::size_t>(b)], extents[1],
-                       [&](Index l, Index column, Index count, float weight) {
-                         d_encoded.matrix(b).block(l, column, 1, count) +=
-                             weight * d_read.matrix(b).middleCols(column, count);
-                       });
+        parallel_for_each(cache.lengths[static_cast<std::size_t>(b)], extents[1],
+                          [&](Index l, Index column, Index count, float weight) {
+                            d_encoded.matrix(b).block(l, column, 1, count) +=
+                                weight * d_read.matrix(b).middleCols(column, count);
+                          });
       }
     }
     Out buffers[2];
@@ -389,8 +396,8 @@ struct Model::Parts {
 
   ModelOptions options;
   heed::Embedding<float> embedding;
-  std::optional<heed::Sinusoidal<float>> sinusoidal;
-  std::optional<heed::Learned<float>> learned;
+  std::optional<heed::SinusoidalPositions<float>> sinusoidal;
+  std::optional<heed::LearnedPositions<float>> learned;
   std::vector<Block> blocks;
   std::optional<heed::LSTM<float>> lstm;
   std::optional<heed::LayerNorm<float>> norm;
@@ -425,7 +432,7 @@ double Model::loss(const Batch& batch, Context& context) const {
 }
 double Model::loss_and_gradients(const Batch& batch, Context& context, std::optional<Index> divisor) {
   const Out logits = parts_->forward(batch, parts_->latest, context);
-  const heed::Loss loss = heed::cross_entropy(logits, batch.targets, logits, {.divisor = divisor}, context);
+  const heed::Loss loss = heed::cross_entropy(logits, batch.targets, logits, {.normalizer = divisor}, context);
   parts_->backward(parts_->latest, context);
   return loss.value;
 }
@@ -447,17 +454,17 @@ double Model::accuracy(const Batch& batch, Context& context) const {
 std::vector<double> train(Model& model, const std::function<Batch(int step)>& sample, const TrainOptions& options,
                           Context& context, const std::function<void(int, double)>& after_step) {
   heed::AdamW<float> optimizer(model, {.learning_rate = options.learning_rate, .weight_decay = options.weight_decay});
-  const heed::Schedule schedule({.peak = options.learning_rate,
-                                 .warmup = options.warmup,
+  const heed::Schedule schedule({.max_lr = options.learning_rate,
+                                 .warmup_steps = options.warmup,
                                  .decay = heed::Decay::Cosine,
                                  .steps = options.steps,
-                                 .floor = options.learning_rate / 100});
+                                 .min_lr = options.learning_rate / 100});
   context.training = true;
   std::vector<double> losses;
   for (int step = 0; step < options.steps; ++step) {
     optimizer.zero_grad();
     losses.push_back(model.loss_and_gradients(sample(step), context));
-    if (options.clip > 0) heed::clip_global_norm(optimizer.parameters(), options.clip, context);
+    if (options.clip > 0) heed::clip_grad_norm(optimizer.parameters(), options.clip, context);
     optimizer.set_learning_rate(schedule(step));
     optimizer.step(context);
     if (after_step) {

@@ -34,13 +34,13 @@ enum class Init { Xavier, Normal, Orthogonal };  // of the weight matrices in th
 enum class Readout { Mean, First, Ends, EachToken };
 
 struct ModelOptions {
-  heed::Index vocabulary;    // V
-  heed::Index classes;       // C
-  heed::Index length = 256;  // the most tokens, for learned positions
-  heed::Index width = 64;    // E
-  heed::Index heads = 4;     // H
-  heed::Index layers = 2;
-  heed::Index feed_forward = 0;  // F; 0 stands for 4·E
+  heed::Index vocab_size;      // V
+  heed::Index classes;         // C
+  heed::Index length = 256;    // the most tokens, for learned positions
+  heed::Index embed_dim = 64;  // E
+  heed::Index num_heads = 4;   // H
+  heed::Index num_layers = 2;
+  heed::Index ffn_dim = 0;  // F; 0 stands for 4·E
   Body body = Body::Transformer;
   Readout readout = Readout::Mean;
   bool causal = false;        // of an LSTM: one direction instead of two

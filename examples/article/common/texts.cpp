@@ -160,7 +160,7 @@ Dataset needle_sentences(std::string_view text, const NeedleOptions& options) {
   const std::vector<std::string> needle{"the", "answer", "was", "", "."},
       answers{"london", "letter", "dinner", "library"};
   std::vector<std::string> known(words.begin(), words.end() - static_cast<std::ptrdiff_t>(words.size() / 5));
-  const Vocabulary vocabulary(std::span(&known, 1), static_cast<std::size_t>(options.vocabulary));
+  const Vocabulary vocabulary(std::span(&known, 1), static_cast<std::size_t>(options.vocab_size));
   const std::vector<int> ids = ids_of(words, vocabulary);
   for (const std::string& answer : answers) {
     if (vocabulary.id(answer) == 0)
@@ -184,7 +184,7 @@ Dataset needle_sentences(std::string_view text, const NeedleOptions& options) {
     }
     return made;
   };
-  Dataset data{.vocabulary = vocabulary.size() + 1, .classes = static_cast<int>(answers.size())};
+  Dataset data{.vocab_size = vocabulary.size() + 1, .classes = static_cast<int>(answers.size())};
   for (int i = 0; i < options.training; ++i) data.training.push_back(example(false, static_cast<std::size_t>(i)));
   for (int i = 0; i < options.held_out; ++i) data.held_out.push_back(example(true, static_cast<std::size_t>(i)));
   return data;
@@ -213,11 +213,11 @@ Dataset reviews(const ReviewOptions& options) {
   std::sort(frequent.begin(), frequent.end());
   std::map<char32_t, int> ids;  // from 2 on: 0 is padding, 1 stands for all others
   for (const auto& entry : frequent) {
-    if (static_cast<int>(ids.size()) + 2 < options.vocabulary)
+    if (static_cast<int>(ids.size()) + 2 < options.vocab_size)
       ids.emplace(entry.second, static_cast<int>(ids.size()) + 2);
   }
 
-  Dataset data{.vocabulary = options.vocabulary, .classes = 2};
+  Dataset data{.vocab_size = options.vocab_size, .classes = 2};
   Draws draws(options.seed, "reviews");
   for (const auto& [text, label] : texts) {
     Example made{.label = label, .group = text.size() <= 100 ? 0 : text.size() <= 200 ? 1 : 2};
@@ -243,7 +243,7 @@ Passages novel_passages(const PassageOptions& options) {
     words.push_back(split_words(examples::read_file(directory / (std::string(name) + ".txt"))));
   }
   const std::vector<std::string> opening = split_words("My dear sir, I have the honour to send you the following:");
-  const Vocabulary vocabulary(words, static_cast<std::size_t>(options.vocabulary));
+  const Vocabulary vocabulary(words, static_cast<std::size_t>(options.vocab_size));
   std::vector<std::vector<int>> ids;
   for (const auto& text : words) ids.push_back(ids_of(text, vocabulary));
   const std::vector<int> head = ids_of(opening, vocabulary);
@@ -255,7 +255,7 @@ Passages novel_passages(const PassageOptions& options) {
     return made;
   };
   Passages passages;
-  passages.vocabulary = vocabulary.size() + 1;
+  passages.vocab_size = vocabulary.size() + 1;
   passages.classes = static_cast<int>(ids.size());
   passages.opening = static_cast<int>(head.size());
   for (int i = 0; i < options.training; ++i) passages.training.push_back(example(false, draws.below(ids.size())));

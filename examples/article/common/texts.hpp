@@ -23,13 +23,13 @@ struct Example {
 
 struct Dataset {
   std::vector<Example> training{}, held_out{};
-  int vocabulary = 0;  // V: the ids are below it; 0 is padding
+  int vocab_size = 0;  // V: the ids are below it; 0 is padding
   int classes = 0;
 };
 
 // Examples first, ..., first + size - 1, padded with 0.
 Batch batch_of(const std::vector<Example>& examples, std::size_t first, std::size_t size);
-// `size` neighbours chosen by (seed, step) alone: of one length nearly, where the examples are in the order of their
+// `size` neighbors chosen by (seed, step) alone: of one length nearly, where the examples are in the order of their
 // lengths.
 Batch sample(const std::vector<Example>& examples, std::uint64_t seed, int step, std::size_t size);
 
@@ -66,7 +66,7 @@ class Characters {
 struct NeedleOptions {
   int length = 256;  // words of a passage
   int training = 4000, held_out = 800;
-  int vocabulary = 1000;
+  int vocab_size = 1000;
   int groups = 8;  // the needle begins in part `group` of the passage
   std::uint64_t seed = 1;
 };
@@ -77,7 +77,7 @@ Dataset needle_sentences(std::string_view text, const NeedleOptions& options);
 
 struct ReviewOptions {
   int longest = 256;      // characters; what is behind is cut off
-  int vocabulary = 1500;  // the most frequent characters; the others share one id
+  int vocab_size = 1500;  // the most frequent characters; the others share one id
   std::uint64_t seed = 1;
 };
 // The reviews that fetch_reviews.sh has fetched, each text once, label 1 for praise, in the order of their lengths;
@@ -88,7 +88,7 @@ Dataset reviews(const ReviewOptions& options);
 struct PassageOptions {
   int length = 48;  // words of a passage, the opening not counted
   int training = 4000, held_out = 1000;
-  int vocabulary = 1000;
+  int vocab_size = 1000;
   std::uint64_t seed = 1;
 };
 // Passages of the six novels of Jane Austen behind one opening, the same for all; the label tells the book. Held-out

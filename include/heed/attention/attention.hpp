@@ -18,13 +18,13 @@
 #include <type_traits>
 #include <utility>
 
-#include <heed/attention/blocked.hpp>
-#include <heed/attention/call.hpp>
-#include <heed/attention/checks.hpp>
-#include <heed/attention/reference.hpp>
+#include <heed/attention/common/call.hpp>
+#include <heed/attention/common/checks.hpp>
+#include <heed/attention/softmax/forward.hpp>
+#include <heed/attention/softmax/reference.hpp>
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/modifier.hpp>
 

@@ -19,13 +19,13 @@
 #include <type_traits>
 
 #include <heed/attention/attention.hpp>
-#include <heed/attention/blocked_backward.hpp>
-#include <heed/attention/call.hpp>
-#include <heed/attention/checks.hpp>
-#include <heed/attention/reference.hpp>
+#include <heed/attention/common/call.hpp>
+#include <heed/attention/common/checks.hpp>
+#include <heed/attention/softmax/backward.hpp>
+#include <heed/attention/softmax/reference.hpp>
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
-#include <heed/core/operand.hpp>
 
 HEED_NAMESPACE_BEGIN
 

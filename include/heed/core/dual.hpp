@@ -21,8 +21,8 @@ struct Dual {
   Dual() = default;
   /// A constant.
   template <class X>
-  requires std::is_convertible_v<X, T> || std::is_constructible_v<T, X> Dual(const X& constant)
-      : value(static_cast<T>(constant)) {}
+  requires std::is_convertible_v<X, T> || std::is_constructible_v<T, X>
+  Dual(const X& constant) : value(static_cast<T>(constant)) {}
   /// A value with its derivative; Dual(x, 1) is the variable.
   Dual(T v, T d) : value(v), derivative(d) {}
 

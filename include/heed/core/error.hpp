@@ -40,7 +40,9 @@ inline void append(std::string& text, char part) { text += part; }
 inline void append(std::string& text, bool part) { text += part ? "true" : "false"; }
 template <class T>
 requires std::is_integral_v<T>
-void append(std::string& text, T part) { text += std::to_string(part); }
+void append(std::string& text, T part) {
+  text += std::to_string(part);
+}
 template <class T>
 requires std::is_floating_point_v<T>
 void append(std::string& text, T part) {

@@ -4,8 +4,9 @@
 /// @file
 /// Who runs the pieces: the calling thread (Serial), a pool of threads (ThreadPool), or the user's own parallel_for.
 ///
-/// Pieces are numbered; which thread runs which piece is free and never changes a result. A piece also learns its slot,
-/// 0 <= slot < concurrency(): no two pieces run in one slot at the same time, so scratch memory is kept per slot.
+/// Pieces are numbered; which thread runs which piece is free and never changes a result. A piece also learns its
+/// worker, 0 <= worker < concurrency(): no two pieces run in one worker at the same time, so scratch memory is kept per
+/// worker.
 
 #include <atomic>
 #include <cstdint>
@@ -32,7 +33,7 @@ class FunctionRef<R(A...)> {
   /// Refers to f; implicit, so that a lambda can be passed where one is asked for.
   template <class F>
   requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<R, F&, A...>)
-      FunctionRef(F&& f)
+  FunctionRef(F&& f)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))), call_([](void* object, A... a) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(static_cast<A&&>(a)...);
         }) {}
@@ -44,33 +45,33 @@ class FunctionRef<R(A...)> {
   R (*call_)(void*, A...);
 };
 
-/// A piece of work: its number and the slot it runs in.
-using Piece = FunctionRef<void(int i, int slot)>;
+/// A piece of work: its number and the worker it runs in.
+using Task = FunctionRef<void(int i, int worker)>;
 
 /// Runs numbered pieces. Implementations may run them in any order and at the same time.
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// How many pieces may run at the same time; slots are below it.
+  /// How many pieces may run at the same time; workers are below it.
   virtual int concurrency() const = 0;
-  /// Runs piece(i, slot) for i in [0, n) and returns when all have ended. An exception of a piece reaches the caller;
+  /// Runs piece(i, worker) for i in [0, n) and returns when all have ended. An exception of a piece reaches the caller;
   /// pieces that had not begun by then may be left out.
-  virtual void parallel_for(int n, Piece piece) = 0;
+  virtual void parallel_for(int n, Task piece) = 0;
 };
 
 /// Everything in the calling thread.
 class Serial final : public Executor {
  public:
   int concurrency() const override { return 1; }
-  void parallel_for(int n, Piece piece) override {
+  void parallel_for(int n, Task piece) override {
     for (int i = 0; i < n; ++i) piece(i, 0);
   }
 };
 
 /// Threads that wait for work: they spin for a short while after a call (a fork then costs about a microsecond),
 /// then sleep. The calling thread works too. One caller at a time: concurrent parallel_for calls queue.
-/// A parallel_for from inside a piece runs serially in that piece. Pieces may use another pool, but not in a circle: two
-/// pools whose pieces call each other wait for each other for ever.
+/// A parallel_for from inside a piece runs serially in that piece. Pieces may use another pool, but not in a circle:
+/// two pools whose pieces call each other wait for each other for ever.
 class ThreadPool final : public Executor {
  public:
   /// `threads` counts the calling thread; throws ValueError when it is below 1, std::system_error when the system gives
@@ -78,7 +79,7 @@ class ThreadPool final : public Executor {
   explicit ThreadPool(int threads) : ThreadPool() {
     HEED_CHECK(threads >= 1, ValueError, "heed::ThreadPool: threads = ", threads, " but at least 1 is needed");
     workers_.reserve(static_cast<std::size_t>(threads - 1));
-    for (int slot = 1; slot < threads; ++slot) workers_.emplace_back([this, slot] { serve(slot); });
+    for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { serve(worker); });
     // A thread allocates when it starts; later calls shall allocate nothing.
     parallel_for(threads, [](int, int) {});
   }
@@ -93,11 +94,11 @@ class ThreadPool final : public Executor {
 
   int concurrency() const override { return static_cast<int>(workers_.size()) + 1; }
 
-  void parallel_for(int n, Piece piece) override {
+  void parallel_for(int n, Task piece) override {
     if (n <= 0) return;
     if (n == 1 || workers_.empty() || inside() == this) {
-      const int slot = inside() == this ? inside_slot() : 0;
-      for (int i = 0; i < n; ++i) piece(i, slot);
+      const int worker = inside() == this ? inside_worker() : 0;
+      for (int i = 0; i < n; ++i) piece(i, worker);
       return;
     }
     const std::lock_guard<std::mutex> one_caller(caller_);
@@ -126,12 +127,12 @@ class ThreadPool final : public Executor {
     static thread_local const ThreadPool* pool = nullptr;
     return pool;
   }
-  static int& inside_slot() {
-    static thread_local int slot = 0;
-    return slot;
+  static int& inside_worker() {
+    static thread_local int worker = 0;
+    return worker;
   }
 
-  void serve(int slot) {
+  void serve(int worker) {
     std::uint32_t seen = 0;
     for (;;) {
       std::uint32_t now;
@@ -140,18 +141,18 @@ class ThreadPool final : public Executor {
       }
       seen = now;
       if (stop_.load(std::memory_order_relaxed)) return;
-      work(slot);
+      work(worker);
       running_.fetch_sub(1, std::memory_order_release);
     }
   }
 
-  void work(int slot) {
+  void work(int worker) {
     const ThreadPool* outer = std::exchange(inside(), this);
-    const int outer_slot = std::exchange(inside_slot(), slot);
+    const int outer_worker = std::exchange(inside_worker(), worker);
 #if HEED_EXCEPTIONS
     try {
 #endif
-      for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*piece_)(i, slot);
+      for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*piece_)(i, worker);
 #if HEED_EXCEPTIONS
     } catch (...) {
       next_.store(count_, std::memory_order_relaxed);
@@ -160,11 +161,11 @@ class ThreadPool final : public Executor {
     }
 #endif
     inside() = outer;
-    inside_slot() = outer_slot;
+    inside_worker() = outer_worker;
   }
 
   std::mutex caller_;
-  const Piece* piece_ = nullptr;
+  const Task* piece_ = nullptr;
   int count_ = 0;
   alignas(64) std::atomic<std::uint32_t> start_{0};
   alignas(64) std::atomic<int> next_{0};
@@ -176,20 +177,20 @@ class ThreadPool final : public Executor {
 };
 
 /// Adapts a parallel loop that the program already has (OpenMP, TBB, a game's job system):
-///   heed::UserExecutor executor(8, [&](int n, heed::Piece piece) { jobs.for_each(n, [&](int i) { piece(i,
+///   heed::ExecutorAdapter executor(8, [&](int n, heed::Task piece) { jobs.for_each(n, [&](int i) { piece(i,
 ///   jobs.thread()); }); });
-/// The loop must run every piece once and return when all are done; slots must lie below `concurrency`, and pieces that
-/// run at the same time must have different ones.
+/// The loop must run every piece once and return when all are done; workers must lie below `concurrency`, and pieces
+/// that run at the same time must have different ones.
 template <class Loop>
-class UserExecutor final : public Executor {
+class ExecutorAdapter final : public Executor {
  public:
   /// Throws ValueError when concurrency is below 1.
-  UserExecutor(int concurrency, Loop loop) : concurrency_(concurrency), loop_(std::move(loop)) {
-    HEED_CHECK(concurrency >= 1, ValueError, "heed::UserExecutor: concurrency = ", concurrency,
+  ExecutorAdapter(int concurrency, Loop loop) : concurrency_(concurrency), loop_(std::move(loop)) {
+    HEED_CHECK(concurrency >= 1, ValueError, "heed::ExecutorAdapter: concurrency = ", concurrency,
                " but at least 1 is needed");
   }
   int concurrency() const override { return concurrency_; }
-  void parallel_for(int n, Piece piece) override {
+  void parallel_for(int n, Task piece) override {
     if (n > 0) loop_(n, piece);
   }
 

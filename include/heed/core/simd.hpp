@@ -134,7 +134,9 @@ struct Vec {
 
   Vec() = default;
   /// From the register.
-  HEED_ALWAYS_INLINE Vec(const Packet& packet) requires(!std::is_same_v<Packet, T>) : p(packet) {}
+  HEED_ALWAYS_INLINE Vec(const Packet& packet)
+  requires(!std::is_same_v<Packet, T>)
+      : p(packet) {}
   /// Every lane the same value.
   HEED_ALWAYS_INLINE Vec(T value) : p(Eigen::internal::pset1<Packet>(value)) {}
 

@@ -71,8 +71,8 @@ class TensorView {
       : TensorView(data, extents, detail::row_major_strides<Rank>(extents)) {}
   /// A view of T reads as a view of const T.
   template <class U>
-  requires(std::is_const_v<T>&& std::is_same_v<U, value_type>) constexpr TensorView(const TensorView<U, Rank>& other)
-      : TensorView(other.data(), other.extents(), other.strides()) {}
+  requires(std::is_const_v<T> && std::is_same_v<U, value_type>)
+  constexpr TensorView(const TensorView<U, Rank>& other) : TensorView(other.data(), other.extents(), other.strides()) {}
 
   constexpr T* data() const { return data_; }
   constexpr const Extents<Rank>& extents() const { return extents_; }
@@ -88,12 +88,15 @@ class TensorView {
 
   /// The element at (i, j, ...); unchecked.
   template <std::convertible_to<Index>... I>
-  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) constexpr T& operator()(I... i) const {
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank))
+  constexpr T& operator()(I... i) const {
     return data_[offset(static_cast<Index>(i)...)];
   }
 
   /// The view of rank Rank - 1 at position i of the first dimension; unchecked.
-  constexpr TensorView<T, Rank - 1> operator[](Index i) const requires(Rank > 1) {
+  constexpr TensorView<T, Rank - 1> operator[](Index i) const
+  requires(Rank > 1)
+  {
     Extents<Rank - 1> extents{}, strides{};
     std::copy(extents_.begin() + 1, extents_.end(), extents.begin());
     std::copy(strides_.begin() + 1, strides_.end(), strides.begin());
@@ -148,8 +151,8 @@ class TensorView {
                          Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
   /// The last two dimensions as an Eigen map, at the given positions of the leading ones: view.matrix(b, h).
   template <std::convertible_to<Index>... I>
-  requires(Rank >= 2 && sizeof...(I) + 2 == static_cast<std::size_t>(Rank)) Map matrix(I... i)
-  const {
+  requires(Rank >= 2 && sizeof...(I) + 2 == static_cast<std::size_t>(Rank))
+  Map matrix(I... i) const {
     return Map(data_ + offset(static_cast<Index>(i)..., Index{0}, Index{0}), extent(Rank - 2), extent(Rank - 1),
                Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>(stride(Rank - 2), stride(Rank - 1)));
   }
@@ -180,8 +183,8 @@ class Tensor {
   Tensor() = default;
   /// Tensor<float, 3> x(B, L, E). Throws ShapeError for a negative extent or one beyond int.
   template <std::integral... I>
-  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) explicit Tensor(I... extents)
-      : Tensor(Extents<Rank>{static_cast<Index>(extents)...}) {}
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank))
+  explicit Tensor(I... extents) : Tensor(Extents<Rank>{static_cast<Index>(extents)...}) {}
   explicit Tensor(const Extents<Rank>& extents)
       : extents_(extents), size_(detail::checked_size<Rank>(extents)), data_(allocate(size_)) {
     std::uninitialized_fill_n(data_.get(), size_, T(0));
@@ -219,9 +222,15 @@ class Tensor {
 
   /// The element at (i, j, ...); unchecked.
   template <std::convertible_to<Index>... I>
-  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) T& operator()(I... i) { return view()(i...); }
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank))
+  T& operator()(I... i) {
+    return view()(i...);
+  }
   template <std::convertible_to<Index>... I>
-  requires(sizeof...(I) == static_cast<std::size_t>(Rank)) const T& operator()(I... i) const { return view()(i...); }
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank))
+  const T& operator()(I... i) const {
+    return view()(i...);
+  }
   /// As TensorView::matrix().
   template <std::convertible_to<Index>... I>
   auto matrix(I... i) {
@@ -284,7 +293,7 @@ concept EigenDense = std::is_base_of_v<Eigen::DenseBase<std::remove_cvref_t<A>>,
 
 /// An Eigen object with memory of its own or borrowed, whose coefficients can be read by strides.
 template <class A>
-concept EigenDirect = EigenDense<A> &&(std::remove_cvref_t<A>::Flags& Eigen::DirectAccessBit) != 0;
+concept EigenDirect = EigenDense<A> && (std::remove_cvref_t<A>::Flags & Eigen::DirectAccessBit) != 0;
 
 /// What every public function takes: a tensor, a view, or a plain Eigen matrix of shape (L, E) as one sequence.
 template <class A>
@@ -332,15 +341,16 @@ TensorView<T, Rank> view_of(Tensor<T, Rank>& t) {
 }
 /// An Eigen matrix of any storage order as (rows, columns).
 template <class D>
-requires EigenDirect<D> TensorView<const typename D::Scalar, 2> view_of(const Eigen::DenseBase<D>& m) {
+requires EigenDirect<D>
+TensorView<const typename D::Scalar, 2> view_of(const Eigen::DenseBase<D>& m) {
   const D& d = m.derived();
   const Index row = D::IsRowMajor ? d.outerStride() : d.innerStride();
   const Index column = D::IsRowMajor ? d.innerStride() : d.outerStride();
   return {d.data(), {d.rows(), d.cols()}, {row, column}};
 }
 template <class D>
-requires(EigenDirect<D> &&
-         (D::Flags & Eigen::LvalueBit) != 0) TensorView<typename D::Scalar, 2> view_of(Eigen::DenseBase<D>& m) {
+requires(EigenDirect<D> && (D::Flags & Eigen::LvalueBit) != 0)
+TensorView<typename D::Scalar, 2> view_of(Eigen::DenseBase<D>& m) {
   const auto read = view_of(std::as_const(m));
   return {m.derived().data(), read.extents(), read.strides()};
 }
@@ -367,17 +377,18 @@ bool may_overlap(const TensorView<A, Rank>& a, const TensorView<B, Rank>& b) {
   const auto [b0, b1] = footprint(b);
   if (a0 >= b1 || b0 >= a1) return false;
   if constexpr (std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>> && Rank >= 2) {
-    // Both are columns of rows with one common pitch: compare the columns.
-    const Index pitch = a.stride(Rank - 2);
-    bool comparable = pitch > 0 && pitch == b.stride(Rank - 2) && a.stride(Rank - 1) == 1 && b.stride(Rank - 1) == 1;
+    // Both are columns of rows with one common row_stride: compare the columns.
+    const Index row_stride = a.stride(Rank - 2);
+    bool comparable =
+        row_stride > 0 && row_stride == b.stride(Rank - 2) && a.stride(Rank - 1) == 1 && b.stride(Rank - 1) == 1;
     for (int d = 0; d + 2 < Rank; ++d) {
-      comparable = comparable && (a.extent(d) == 1 || a.stride(d) % pitch == 0) &&
-                   (b.extent(d) == 1 || b.stride(d) % pitch == 0);
+      comparable = comparable && (a.extent(d) == 1 || a.stride(d) % row_stride == 0) &&
+                   (b.extent(d) == 1 || b.stride(d) % row_stride == 0);
     }
     if (comparable) {
       const Index distance = b.data() - a.data();
-      const Index column = ((distance % pitch) + pitch) % pitch;
-      return column < a.extent(Rank - 1) || column + b.extent(Rank - 1) > pitch;
+      const Index column = ((distance % row_stride) + row_stride) % row_stride;
+      return column < a.extent(Rank - 1) || column + b.extent(Rank - 1) > row_stride;
     }
   }
   return true;

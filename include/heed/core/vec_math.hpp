@@ -198,15 +198,27 @@ HEED_ALWAYS_INLINE Vec<T> silu(Vec<T> x) {
 
 /// max(x, 0) of one number.
 template <class T>
-requires std::is_floating_point_v<T> T relu(T x) { return detail::first_lane(relu(Vec<T>(x))); }
+requires std::is_floating_point_v<T>
+T relu(T x) {
+  return detail::first_lane(relu(Vec<T>(x)));
+}
 /// x·Φ(x) of one number.
 template <class T>
-requires std::is_floating_point_v<T> T gelu(T x) { return detail::first_lane(gelu(Vec<T>(x))); }
+requires std::is_floating_point_v<T>
+T gelu(T x) {
+  return detail::first_lane(gelu(Vec<T>(x)));
+}
 /// The approximation of gelu() by tanh, of one number.
 template <class T>
-requires std::is_floating_point_v<T> T gelu_tanh(T x) { return detail::first_lane(gelu_tanh(Vec<T>(x))); }
+requires std::is_floating_point_v<T>
+T gelu_tanh(T x) {
+  return detail::first_lane(gelu_tanh(Vec<T>(x)));
+}
 /// x / (1 + e^-x) of one number.
 template <class T>
-requires std::is_floating_point_v<T> T silu(T x) { return detail::first_lane(silu(Vec<T>(x))); }
+requires std::is_floating_point_v<T>
+T silu(T x) {
+  return detail::first_lane(silu(Vec<T>(x)));
+}
 
 HEED_NAMESPACE_END

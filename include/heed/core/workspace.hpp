@@ -21,7 +21,7 @@ HEED_NAMESPACE_BEGIN
 
 /// An arena. Memory is taken inside a Frame and returned when the Frame ends; blocks that a first call had to add are
 /// merged into one when the outermost Frame ends. Not for use from several threads: the caller of a parallel loop takes
-/// the memory of all slots before the loop.
+/// the memory of all workers before the loop.
 class Workspace {
  public:
   /// Of everything that is taken, in bytes.
@@ -53,13 +53,13 @@ class Workspace {
     if (depth_ == 0) blocks_.clear();
   }
 
-  /// n elements of T, 64-byte aligned, not initialised; valid until the innermost Frame ends.
+  /// n elements of T, 64-byte aligned, not initialized; valid until the innermost Frame ends.
   template <class T>
   T* take(Index n) {
     static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
     return static_cast<T*>(take_bytes(static_cast<std::size_t>(n) * sizeof(T)));
   }
-  /// A row-major tensor in the workspace, not initialised; valid until the innermost Frame ends.
+  /// A row-major tensor in the workspace, not initialized; valid until the innermost Frame ends.
   template <class T, int Rank>
   TensorView<T, Rank> tensor(const Extents<Rank>& extents) {
     return {take<T>(detail::checked_size<Rank>(extents)), extents};
@@ -94,7 +94,7 @@ class Workspace {
 
  private:
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kAlignment}); }
+    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
   };
   struct Block {
     std::unique_ptr<std::byte, Free> memory;
@@ -122,7 +122,7 @@ class Workspace {
   }
   void add_block(std::size_t bytes) {
     bytes = rounded(std::max<std::size_t>(bytes, 4096));
-    auto* p = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kAlignment}));
+    auto* p = static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}));
     blocks_.push_back({std::unique_ptr<std::byte, Free>(p), bytes});
   }
   void merge() {

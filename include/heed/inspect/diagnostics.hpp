@@ -48,7 +48,7 @@ struct DiagnosticOptions {
   double sink_weight = 0.95;
   /// A row whose largest weight is above it is saturated: its softmax passes next to no gradient.
   double saturated_weight = 0.99;
-  /// Share of saturated rows from which a head counts as saturated. Heads that look at a neighbour saturate most of
+  /// Share of saturated rows from which a head counts as saturated. Heads that look at a neighbor saturate most of
   /// their rows and are sound; scores that miss their 1/√Dk saturate nearly all.
   double saturated_share = 0.9;
   /// Absolute cosine of two projections, as vectors of all their numbers, from which they count as proportional.
@@ -166,7 +166,7 @@ inline std::vector<FindingKind> marks_of(const HeadStatistics& s, const Diagnost
 }
 
 /// The finding that many heads of a layer have this mark, if they do.
-inline void judge_marks(const std::vector<HeadStatistics>& heads, FindingKind kind, double HeadStatistics::*number,
+inline void judge_marks(const std::vector<HeadStatistics>& heads, FindingKind kind, double HeadStatistics::* number,
                         std::string_view what, std::string_view cause, const DiagnosticOptions& options,
                         std::vector<Finding>& findings) {
   Finding finding{.kind = kind, .layer = heads.front().layer};
@@ -354,8 +354,8 @@ inline Diagnosis diagnose(const Recorder& recorder, const DiagnosticOptions& opt
 /// The same, and whether the query, key and value projections of an attention layer of the model are nearly
 /// proportional. Weights that were released after packing are not compared.
 template <class Model>
-requires(!std::is_same_v<std::remove_const_t<Model>, DiagnosticOptions>) Diagnosis
-    diagnose(const Recorder& recorder, Model& model, const DiagnosticOptions& options = {}) {
+requires(!std::is_same_v<std::remove_const_t<Model>, DiagnosticOptions>)
+Diagnosis diagnose(const Recorder& recorder, Model& model, const DiagnosticOptions& options = {}) {
   Diagnosis diagnosis = diagnose(recorder, options);
   detail::ProjectionFinder finder;
   model.visit("", [&](std::string_view name, auto& parameter) {
@@ -422,7 +422,7 @@ inline std::string Diagnosis::json() const {
   for (const OutputStatistics& s : outputs) {
     json.open('{').key("layer").value(s.layer).key("size").value(s.size).key("not_finite").value(s.not_finite);
     json.key("smallest").value(s.smallest).key("largest").value(s.largest).key("mean").value(s.mean);
-    json.key("deviation").value(s.deviation).close('}');
+    json.key("stddev").value(s.stddev).close('}');
   }
   return json.close(']').close('}').take();
 }

@@ -15,7 +15,7 @@
 
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
-#include <heed/inspect/colour.hpp>
+#include <heed/inspect/color.hpp>
 #include <heed/inspect/heatmap.hpp>
 #include <heed/inspect/json.hpp>
 #include <heed/inspect/recorder.hpp>
@@ -24,16 +24,16 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Which weight gets the darkest colour: the largest of each query, which shows where each of them looks, the largest
+/// Which weight gets the max_weight color: the largest of each query, which shows where each of them looks, the largest
 /// of the head, or 1, which makes heads comparable.
-enum class ColourScale { EachQuery, EachHead, One };
+enum class ColorScale { EachQuery, EachHead, One };
 
 struct AttentionGridOptions {
   /// Stands above the maps.
   std::string title = {};
   /// Which sample of the batch.
   Index sample = 0;
-  ColourScale scale = ColourScale::EachQuery;
+  ColorScale scale = ColorScale::EachQuery;
 };
 
 namespace detail {
@@ -48,7 +48,7 @@ inline constexpr double kHiddenCell = -1;
 
 /// The cells of one head, at most `most` in a row or column: of the keys or queries that share one, the strongest
 /// shows.
-inline HeatCells heat_cells(const RecordedAttention& attention, Index b, Index h, ColourScale scale, Index most) {
+inline HeatCells heat_cells(const RecordedAttention& attention, Index b, Index h, ColorScale scale, Index most) {
   const Index Lq = attention.weights.extent(2), Lk = attention.weights.extent(3);
   const auto each_weight = [&](Index q, auto&& f) {
     for (Index k = 0; k < Lk; ++k) {
@@ -61,18 +61,18 @@ inline HeatCells heat_cells(const RecordedAttention& attention, Index b, Index h
     return largest;
   };
   double largest = 1;
-  if (scale == ColourScale::EachHead) {
+  if (scale == ColorScale::EachHead) {
     largest = 0;
     for (Index q = 0; q < Lq; ++q) largest = std::max(largest, largest_of(q));
   }
   HeatCells cells{std::min(Lq, most), std::min(Lk, most), {}};
   cells.values.assign(static_cast<std::size_t>(cells.rows * cells.columns), kHiddenCell);
   for (Index q = 0; q < Lq; ++q) {
-    const double darkest = scale == ColourScale::EachQuery ? largest_of(q) : largest;
+    const double max_weight = scale == ColorScale::EachQuery ? largest_of(q) : largest;
     double* row = cells.values.data() + q * cells.rows / Lq * cells.columns;
     each_weight(q, [&](Index k, double w) {
       double& cell = row[k * cells.columns / Lk];
-      const double t = darkest > 0 ? std::min(w / darkest, 1.0) : w;
+      const double t = max_weight > 0 ? std::min(w / max_weight, 1.0) : w;
       if (!(cell >= t) && !std::isnan(cell)) cell = t;
     });
   }
@@ -131,7 +131,7 @@ class GridWriter {
  private:
   static constexpr Index kFont = 11, kGap = 8, kMap = 72, kStep = kMap + 6, kRamp = 120;
   static constexpr std::size_t kLongestLabel = 40;
-  /// Steps of colour: neighbours differ by less than can be told apart in cells of this size.
+  /// Steps of color: neighbors differ by less than can be told apart in cells of this size.
   static constexpr int kLevels = 24;
 
   template <class... Parts>
@@ -152,7 +152,7 @@ class GridWriter {
       put("</g>\n");
     }
   }
-  /// A path for each colour, in units of cells; neighbours of one colour are one rectangle.
+  /// A path for each color, in units of cells; neighbors of one color are one rectangle.
   void write_cells(const HeatCells& cells, Index x, Index y) {
     std::array<std::string, kLevels + 1> paths;  // the last is NaN
     for (Index q = 0; q < cells.rows; ++q) {
@@ -172,9 +172,9 @@ class GridWriter {
         ")\" shape-rendering=\"crispEdges\">\n");
     for (std::size_t level = 0; level < paths.size(); ++level) {
       if (paths[level].empty()) continue;
-      const Colour colour =
-          level == kLevels ? kNaNColour : heat_colour(static_cast<double>(level) / static_cast<double>(kLevels - 1));
-      put("<path fill=\"", colour_text(colour), "\" d=\"", paths[level], "\"/>\n");
+      const Color color =
+          level == kLevels ? kNaNColor : heat_colour(static_cast<double>(level) / static_cast<double>(kLevels - 1));
+      put("<path fill=\"", colour_text(color), "\" d=\"", paths[level], "\"/>\n");
     }
     put("</g>\n");
   }
@@ -211,7 +211,7 @@ class GridWriter {
 }  // namespace detail
 
 /// All heads of all layers that the recorder kept, as an SVG document: a row for each layer, hatched where the mask
-/// hides. Where more than 72 keys or queries would share a map, the strongest of neighbours shows. Throws ValueError
+/// hides. Where more than 72 keys or queries would share a map, the strongest of neighbors shows. Throws ValueError
 /// without weights or for a sample that is not there.
 inline std::string attention_grid_svg(const Recorder& recorder, const AttentionGridOptions& options = {}) {
   detail::check_grid(recorder, options.sample, "heed::attention_grid_svg");

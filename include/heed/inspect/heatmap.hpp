@@ -18,12 +18,12 @@
 #include <utility>
 #include <vector>
 
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/inspect/colour.hpp>
+#include <heed/inspect/color.hpp>
 #include <heed/inspect/json.hpp>
 #include <heed/io/atomic_file.hpp>
 #include <heed/io/text.hpp>
@@ -33,8 +33,8 @@ HEED_NAMESPACE_BEGIN
 struct HeatmapOptions {
   /// Stands above the map.
   std::string title = {};
-  /// The weight that gets the darkest colour; 0 takes the largest of the matrix. Set it to compare maps.
-  double darkest = 0;
+  /// The weight that gets the max_weight color; 0 takes the largest of the matrix. Set it to compare maps.
+  double max_weight = 0;
 };
 
 namespace detail {
@@ -115,7 +115,7 @@ class HeatmapWriter {
         if (std::isfinite(w)) largest_ = std::max(largest_, w);
       }
     }
-    darkest_ = options_.darkest > 0 ? options_.darkest : largest_ > 0 ? largest_ : 1;
+    darkest_ = options_.max_weight > 0 ? options_.max_weight : largest_ > 0 ? largest_ : 1;
 
     double left = 0, top = 0, overhang = 0;
     for (Index i = 0; i < rows(); i += label_every_) left = std::max(left, label_width(query(i)));
@@ -188,13 +188,13 @@ class HeatmapWriter {
   }
 
   void cells() {
-    // A gap between large cells tells neighbours of the same colour apart.
+    // A gap between large cells tells neighbors of the same color apart.
     const Index size = cell_ >= 8 ? cell_ - 1 : cell_;
     for (Index i = 0; i < rows(); ++i) {
       put("<g transform=\"translate(", left_, " ", top_ + i * cell_, ")\">\n");
       for (Index j = 0; j < columns(); ++j) {
         const double w = weights_(i, j);
-        put("<rect x=\"", j * cell_, "\" width=\"", size, "\" height=\"", size, "\" fill=\"", colour(w), "\"><title>",
+        put("<rect x=\"", j * cell_, "\" width=\"", size, "\" height=\"", size, "\" fill=\"", color(w), "\"><title>",
             svg_text(query(i), std::string::npos), " \u2192 ", svg_text(key(j), std::string::npos), ": ",
             number_text(w, 4), w == 0 ? " (hidden)" : "", "</title></rect>\n");
       }
@@ -202,8 +202,8 @@ class HeatmapWriter {
     }
   }
 
-  std::string colour(double w) const {
-    if (std::isnan(w)) return colour_text(kNaNColour);
+  std::string color(double w) const {
+    if (std::isnan(w)) return colour_text(kNaNColor);
     return w == 0 ? "url(#heed-hidden)" : colour_text(heat_colour(w / darkest_));
   }
 
@@ -223,7 +223,7 @@ class HeatmapWriter {
       x += step;
     };
     if (has_hidden_) swatch("url(#heed-hidden)", "exactly 0 (hidden)", 142);
-    if (has_nan_) swatch(colour_text(kNaNColour), "NaN", 0);
+    if (has_nan_) swatch(colour_text(kNaNColor), "NaN", 0);
   }
 
   TensorView<const double, 2> weights_;

@@ -22,7 +22,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/inspect/colour.hpp>
+#include <heed/inspect/color.hpp>
 #include <heed/inspect/diagnostics.hpp>
 #include <heed/inspect/html/script.hpp>
 #include <heed/inspect/html/style.hpp>
@@ -96,7 +96,7 @@ class AttentionPageData {
     JsonWriter json;
     json.open('{').key("title").value(options_.title).key("bits").value(bits_);
     json.key("layer").value(first_layer()).key("head").value(options_.head);
-    json.key("colours").value(colours()).key("texts").open('[');
+    json.key("colors").value(colors()).key("texts").open('[');
     for (const std::vector<std::string>& text : texts_) {
       json.open('[');
       for (const std::string& token : text) json.value(token);
@@ -131,8 +131,8 @@ class AttentionPageData {
     return number;
   }
 
-  /// 256 colours, three bytes each.
-  static std::string colours() {
+  /// 256 colors, three bytes each.
+  static std::string colors() {
     std::vector<std::uint8_t> bytes;
     for (int i = 0; i < 256; ++i) {
       for (const std::uint8_t channel : heat_colour(i / 255.0)) bytes.push_back(channel);

@@ -4,7 +4,7 @@
 /// @file
 /// The classic mistakes with masks, named.
 ///
-///     for (const auto& f : heed::lint(heed::Dense::keep(m), {.batch = 2, .heads = 8, .queries = 64, .keys = 64,
+///     for (const auto& f : heed::lint(heed::BoolMask::keep(m), {.batch = 2, .heads = 8, .queries = 64, .keys = 64,
 ///                                                            .causal = true, .lengths = lengths}))
 ///       std::printf("%s %s\n", f.text.c_str(), f.fix.c_str());
 
@@ -139,7 +139,8 @@ class MaskLinter {
 
   bool is_swapped() {
     const char* fix =
-        "In heed a mask tells what is visible: Dense::keep(m) reads true as visible, Dense::ignore(m) reads true as "
+        "In heed a mask tells what is visible: BoolMask::keep(m) reads true as visible, BoolMask::ignore(m) reads true "
+        "as "
         "hidden, as PyTorch's nn.MultiheadAttention does; take the other one, or !mask.";
     if (is([&](int b, int, int q, int k) { return !wanted(b, q, k); })) {
       return found(MaskMistake::PolaritySwapped,
@@ -210,7 +211,8 @@ class MaskLinter {
            found(MaskMistake::HeadOrder,
                  "Heads see the masks of other samples: row b\u00B7H + h of the repeated mask holds sample "
                  "(b\u00B7H + h) mod B.",
-                 "Repeat each sample's mask H times in a row (repeat_interleave, not repeat), or leave H = 1 in Dense, "
+                 "Repeat each sample's mask H times in a row (repeat_interleave, not repeat), or leave H = 1 in "
+                 "BoolMask, "
                  "which is broadcast.");
   }
 

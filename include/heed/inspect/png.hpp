@@ -3,7 +3,7 @@
 
 /// @file
 /// Heat maps as PNG, for places that take no SVG: one head, or the grid of all heads and layers. Pictures without text:
-/// labels need fonts. No library is needed; the files hold indexed colours, packed by the runs and repeated lines that
+/// labels need fonts. No library is needed; the files hold indexed colors, packed by the runs and repeated lines that
 /// heat maps are made of.
 ///
 ///     heed::save_heatmap_png("head3.png", recorder.of("layers.0.self_attn"), 3);
@@ -21,7 +21,7 @@
 
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
-#include <heed/inspect/colour.hpp>
+#include <heed/inspect/color.hpp>
 #include <heed/inspect/grid.hpp>
 #include <heed/inspect/recorder.hpp>
 #include <heed/io/atomic_file.hpp>
@@ -32,7 +32,7 @@ HEED_NAMESPACE_BEGIN
 struct HeatmapPngOptions {
   /// Which sample of the batch.
   Index sample = 0;
-  ColourScale scale = ColourScale::EachQuery;
+  ColorScale scale = ColorScale::EachQuery;
   /// Pixels in the width and height of one cell; 0 makes the picture some 512 pixels large.
   Index cell = 0;
 };
@@ -127,7 +127,7 @@ class Deflater {
   unsigned byte_ = 0, held_ = 0;
 };
 
-/// A picture of indexed colours: 0 to 250 the scale, then NaN, hidden, its hatching, and the paper.
+/// A picture of indexed colors: 0 to 250 the scale, then NaN, hidden, its hatching, and the paper.
 class IndexedPicture {
  public:
   static constexpr int kScale = 250;
@@ -143,19 +143,18 @@ class IndexedPicture {
   void draw(const HeatCells& cells, Index x, Index y, Index cell_width, Index cell_height) {
     for (Index i = 0; i < cells.rows * cell_height; ++i) {
       for (Index j = 0; j < cells.columns * cell_width; ++j) {
-        set(x + j, y + i, colour_of(cells(i / cell_height, j / cell_width), x + j, y + i));
+        set(x + j, y + i, color_of(cells(i / cell_height, j / cell_width), x + j, y + i));
       }
     }
   }
 
   std::string png() const {
     std::string palette;
-    const auto add = [&](const Colour& colour) {
-      for (const std::uint8_t channel : colour) palette += static_cast<char>(channel);
+    const auto add = [&](const Color& color) {
+      for (const std::uint8_t channel : color) palette += static_cast<char>(channel);
     };
     for (int i = 0; i <= kScale; ++i) add(heat_colour(static_cast<double>(i) / kScale));
-    for (const Colour& colour : {kNaNColour, Colour{236, 236, 236}, Colour{190, 190, 190}, Colour{255, 255, 255}})
-      add(colour);
+    for (const Color& color : {kNaNColor, Color{236, 236, 236}, Color{190, 190, 190}, Color{255, 255, 255}}) add(color);
     std::string file = "\x89PNG\r\n\x1a\n";
     append_chunk(file, "IHDR", number(width_) + number(height_) + std::string("\x08\x03\0\0\0", 5));
     append_chunk(file, "PLTE", palette);
@@ -165,10 +164,10 @@ class IndexedPicture {
   }
 
  private:
-  void set(Index x, Index y, std::uint8_t colour) {
-    pixels_[static_cast<std::size_t>(y * (width_ + 1) + 1 + x)] = static_cast<char>(colour);
+  void set(Index x, Index y, std::uint8_t color) {
+    pixels_[static_cast<std::size_t>(y * (width_ + 1) + 1 + x)] = static_cast<char>(color);
   }
-  static std::uint8_t colour_of(double t, Index x, Index y) {
+  static std::uint8_t color_of(double t, Index x, Index y) {
     if (t == kHiddenCell) return (x + y) % 5 == 0 ? kHatch : kHidden;
     return std::isnan(t) ? kNaN : static_cast<std::uint8_t>(std::lround(t * kScale));
   }

@@ -51,7 +51,7 @@ struct OutputStatistics {
   Index size = 0, not_finite = 0;              ///< how many numbers
   double smallest = 0, largest = 0, mean = 0;  ///< of the finite ones
   /// The standard deviation.
-  double deviation = 0;
+  double stddev = 0;
 };
 
 /// Keeps the weights and masks of chosen attention layers and statistics of chosen outputs, each from the layer's
@@ -153,7 +153,7 @@ class Recorder final : public Observer {
       s.mean += step / ++count;
       squares += step * (x - s.mean);
     });
-    if (count > 0) s.deviation = std::sqrt(squares / count);
+    if (count > 0) s.stddev = std::sqrt(squares / count);
     return s;
   }
 

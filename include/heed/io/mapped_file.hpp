@@ -93,7 +93,7 @@ class MappedFile {
   bool map(const std::string& path) {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) refuse(path, "cannot be opened", errno);
-    struct ::stat status {};
+    struct ::stat status{};
     const int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
     const bool regular = error == 0 && S_ISREG(status.st_mode);
     void* address = MAP_FAILED;

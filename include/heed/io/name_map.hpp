@@ -9,7 +9,7 @@
 ///                                                     "encoder.layer.*.attention.self.key.*",
 ///                                                     "encoder.layer.*.attention.self.value.*"}},
 ///                   {"layers.*.linear1.*", {"encoder.layer.*.intermediate.dense.*"}}},
-///         .ignored = {"pooler.*"}});
+///         .ignore_index = {"pooler.*"}});
 
 #include <algorithm>
 #include <cstddef>

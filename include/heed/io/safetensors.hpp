@@ -94,8 +94,8 @@ bool for_each_block(std::span<const std::byte> bytes, F&& f) {
 
 /// Whether every S is a T.
 template <class S, class T>
-inline constexpr bool is_widening_v = std::is_same_v<S, T> || std::is_same_v<T, double> ||
-                                      (std::is_same_v<T, float> && is_narrow_v<S>);
+inline constexpr bool is_widening_v =
+    std::is_same_v<S, T> || std::is_same_v<T, double> || (std::is_same_v<T, float> && is_narrow_v<S>);
 
 template <class T>
 bool is_infinite(T x) {

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// The everyday masks: NoMask, Causal, Window, Padding, Packed. All of them are exact ranges.
+/// The everyday masks: NoMask, Causal, Window, Padding, DocumentMask. All of them are exact ranges.
 
 #include <algorithm>
 #include <optional>
@@ -166,22 +166,22 @@ class Padding : public MaskBase {
 
 /// Sequences of different lengths one after the other, without padding: sequence i holds positions offsets[i], ...,
 /// offsets[i + 1] - 1, and sees itself only. offsets begins with 0, never falls, and ends with the length.
-/// Packed(offsets) & Causal{} is causal inside each sequence. The lists are borrowed.
-class Packed : public MaskBase {
+/// DocumentMask(offsets) & Causal{} is causal inside each sequence. The lists are borrowed.
+class DocumentMask : public MaskBase {
  public:
   /// Self-attention.
-  explicit Packed(IntSpan offsets) : queries_(offsets), keys_(offsets) {}
+  explicit DocumentMask(IntSpan offsets) : queries_(offsets), keys_(offsets) {}
   /// Cross-attention: query sequence i sees key sequence i.
-  Packed(IntSpan query_offsets, IntSpan key_offsets) : queries_(query_offsets), keys_(key_offsets) {}
+  DocumentMask(IntSpan query_offsets, IntSpan key_offsets) : queries_(query_offsets), keys_(key_offsets) {}
 
   KeyRange range(int, int, int q) const {
     const int i = static_cast<int>(std::upper_bound(queries_.begin(), queries_.end(), q) - queries_.begin()) - 1;
     return {keys_[i], keys_[i + 1]};
   }
   /// Throws ShapeError or ValueError when the offsets don't describe Lq queries and Lk keys.
-  Packed bind(const AttentionShape& s) const {
-    HEED_CHECK(queries_.size() == keys_.size(), ShapeError, "heed::Packed: ", queries_.size(), " query offsets but ",
-               keys_.size(), " key offsets; both need one more than there are sequences");
+  DocumentMask bind(const AttentionShape& s) const {
+    HEED_CHECK(queries_.size() == keys_.size(), ShapeError, "heed::DocumentMask: ", queries_.size(),
+               " query offsets but ", keys_.size(), " key offsets; both need one more than there are sequences");
     check(queries_, s.Lq, "query", "Lq");
     check(keys_, s.Lk, "key", "Lk");
     return *this;
@@ -190,10 +190,10 @@ class Packed : public MaskBase {
  private:
   static void check(IntSpan offsets, int length, const char* what, const char* letter) {
     HEED_CHECK(offsets.size() >= 1 && offsets[0] == 0 && offsets[offsets.size() - 1] == length, ValueError,
-               "heed::Packed: ", what, " offsets must begin with 0 and end with ", letter, " = ", length,
+               "heed::DocumentMask: ", what, " offsets must begin with 0 and end with ", letter, " = ", length,
                "; there are ", offsets.size(), offsets.size() ? ", the last is " : "",
                offsets.size() ? offsets[offsets.size() - 1] : 0);
-    HEED_CHECK(std::is_sorted(offsets.begin(), offsets.end()), ValueError, "heed::Packed: ", what,
+    HEED_CHECK(std::is_sorted(offsets.begin(), offsets.end()), ValueError, "heed::DocumentMask: ", what,
                " offsets must not fall");
   }
   IntSpan queries_, keys_;

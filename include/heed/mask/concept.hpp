@@ -5,7 +5,7 @@
 /// What a mask is. A mask says, for each query, which keys are visible; it selects and never adds numbers to scores.
 ///
 /// A mask derives from MaskBase and gives
-///   KeyRange range(int b, int h, int q) const          the visible keys lie in [first, last); required
+///   KeyRange range(int b, int h, int q) const          the visible keys are in [begin, end); required
 ///   bool visible(int b, int h, int q, int k) const     which of them; without it, all
 ///   std::uint64_t word(int b, int h, int q, int k, int n) const
 ///                                                      for speed: bit i tells visible(b, h, q, k + i), n <= 64 keys
@@ -32,11 +32,11 @@ struct AttentionShape {
   int B = 0, H = 0, G = 0, Lq = 0, Lk = 0, Dk = 0, Dv = 0;  ///< the extents, by their letters
 };
 
-/// Keys first, ..., last - 1. May reach beyond the keys that exist; empty when last <= first.
+/// Keys [begin, end). May reach beyond the keys that exist; empty when end <= begin.
 struct KeyRange {
-  Index first = 0, last = 0;  ///< the keys first, ..., last - 1
+  Index begin = 0, end = 0;
   /// Whether key k lies in the range.
-  constexpr bool contains(Index k) const { return first <= k && k < last; }
+  constexpr bool contains(Index k) const { return begin <= k && k < end; }
 };
 
 /// Every key there is.
@@ -52,9 +52,7 @@ concept Mask = std::derived_from<std::remove_cvref_t<M>, MaskBase> && requires(c
 
 /// A mask whose range is the whole truth.
 template <class M>
-concept RangeMask = Mask<M> && !requires(const M& m, int i) {
-  m.visible(i, i, i, i);
-};
+concept RangeMask = Mask<M> && !requires(const M& m, int i) { m.visible(i, i, i, i); };
 
 /// Whether key k is visible to query q of head h of sample b.
 template <Mask M>
@@ -83,7 +81,7 @@ constexpr std::uint64_t low_bits(Index n) {
 }
 /// Bit i tells whether k + i lies in the range; n <= 64 keys.
 constexpr std::uint64_t range_word(KeyRange r, int k, int n) {
-  return low_bits(std::min<Index>(r.last - k, n)) & ~low_bits(std::min<Index>(r.first - k, n));
+  return low_bits(std::min<Index>(r.end - k, n)) & ~low_bits(std::min<Index>(r.begin - k, n));
 }
 
 /// 64 bytes of 0 or 1 as the bits of a word.
@@ -124,8 +122,8 @@ std::uint64_t truth_word(const M& m, int b, int h, int q, int k, int n) {
 template <Mask M>
 constexpr Index next_candidate(const M& m, int b, int h, int q, Index k) {
   const KeyRange r = m.range(b, h, q);
-  if (k >= r.last) return kAllKeys.last;
-  k = std::max(k, r.first);
+  if (k >= r.end) return kAllKeys.end;
+  k = std::max(k, r.begin);
   if constexpr (requires { m.next(b, h, q, k); })
     return std::max(k, m.next(b, h, q, k));
   else
@@ -143,12 +141,16 @@ struct And : MaskBase {
 
   KeyRange range(int sample, int h, int q) const {
     const KeyRange x = a.range(sample, h, q), y = b.range(sample, h, q);
-    return {std::max(x.first, y.first), std::min(x.last, y.last)};
+    return {std::max(x.begin, y.begin), std::min(x.end, y.end)};
   }
-  bool visible(int sample, int h, int q, int k) const requires(!RangeMask<A> || !RangeMask<B>) {
+  bool visible(int sample, int h, int q, int k) const
+  requires(!RangeMask<A> || !RangeMask<B>)
+  {
     return is_visible(a, sample, h, q, k) && is_visible(b, sample, h, q, k);
   }
-  std::uint64_t word(int sample, int h, int q, int k, int n) const requires(!RangeMask<A> || !RangeMask<B>) {
+  std::uint64_t word(int sample, int h, int q, int k, int n) const
+  requires(!RangeMask<A> || !RangeMask<B>)
+  {
     return detail::visible_word(a, sample, h, q, k, n) & detail::visible_word(b, sample, h, q, k, n);
   }
   Index next(int sample, int h, int q, Index k) const {
@@ -171,9 +173,9 @@ struct Or : MaskBase {
   /// The hull of both ranges.
   KeyRange range(int sample, int h, int q) const {
     const KeyRange x = a.range(sample, h, q), y = b.range(sample, h, q);
-    if (x.last <= x.first) return y;
-    if (y.last <= y.first) return x;
-    return {std::min(x.first, y.first), std::max(x.last, y.last)};
+    if (x.end <= x.begin) return y;
+    if (y.end <= y.begin) return x;
+    return {std::min(x.begin, y.begin), std::max(x.end, y.end)};
   }
   bool visible(int sample, int h, int q, int k) const {
     return is_visible(a, sample, h, q, k) || is_visible(b, sample, h, q, k);
@@ -241,8 +243,8 @@ struct FunctionMask : MaskBase {
 /// heed::mask([](int q, int k) { return (q + k) % 2 == 0; }): visible where the function says true. Intersect it with a
 /// mask that has ranges (`& Causal{}`) where the function is false in whole regions: regions are then skipped unseen.
 template <class F>
-requires(std::is_invocable_r_v<bool, const F&, int, int, int, int> ||
-         std::is_invocable_r_v<bool, const F&, int, int>) FunctionMask<F> mask(F f) {
+requires(std::is_invocable_r_v<bool, const F&, int, int, int, int> || std::is_invocable_r_v<bool, const F&, int, int>)
+FunctionMask<F> mask(F f) {
   return FunctionMask<F>(std::move(f));
 }
 
@@ -254,8 +256,7 @@ template <class C>
 concept ContiguousInts = requires(const C& c) {
   { std::data(c) } -> std::convertible_to<const int*>;
   std::size(c);
-}
-&&(std::ranges::contiguous_range<C> || std::derived_from<C, Eigen::PlainObjectBase<C>>);
+} && (std::ranges::contiguous_range<C> || std::derived_from<C, Eigen::PlainObjectBase<C>>);
 
 }  // namespace detail
 
@@ -265,8 +266,8 @@ class IntSpan {
   /// A std::vector, std::array, std::span, int[n] or Eigen vector that lives on.
   template <class C>
   requires(detail::ContiguousInts<std::remove_cvref_t<C>> &&
-           (std::is_lvalue_reference_v<C> || std::ranges::enable_borrowed_range<std::remove_cvref_t<C>>)) IntSpan(C&& c)
-      : data_(std::data(c)), size_(static_cast<int>(std::size(c))) {}
+           (std::is_lvalue_reference_v<C> || std::ranges::enable_borrowed_range<std::remove_cvref_t<C>>))
+  IntSpan(C&& c) : data_(std::data(c)), size_(static_cast<int>(std::size(c))) {}
 
   int size() const { return size_; }
   /// Number i; unchecked.
@@ -323,8 +324,8 @@ class MaskRef {
     RangeSummary all{Lk, 0, 0, Lk};
     for (int i = 0; i < n; ++i) {
       const KeyRange r = m.range(b, h, q + i);
-      const int last = static_cast<int>(std::clamp<Index>(r.last, 0, Lk));
-      const int first = static_cast<int>(std::clamp<Index>(r.first, 0, last));
+      const int last = static_cast<int>(std::clamp<Index>(r.end, 0, Lk));
+      const int first = static_cast<int>(std::clamp<Index>(r.begin, 0, last));
       out[i] = {first, last};
       all.full_low = std::max(all.full_low, first);
       all.full_high = std::min(all.full_high, last);
@@ -342,7 +343,7 @@ class MaskRef {
   template <class M>
   static Index next_of(const void* p, int b, int h, int q, int n, Index k) {
     const M& m = *static_cast<const M*>(p);
-    Index next = kAllKeys.last;
+    Index next = kAllKeys.end;
     for (int i = 0; i < n && next > k; ++i) next = std::min(next, detail::next_candidate(m, b, h, q + i, k));
     return next;
   }

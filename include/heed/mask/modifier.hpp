@@ -6,14 +6,14 @@
 /// before the mask: s -> f(s, b, h, q, k).
 ///
 /// It derives from ModifierBase and is written once, generic over a scalar and a register of lanes:
-///   template <class V> V operator()(V score, const ScorePlace<V>& at) const
+///   template <class V> V operator()(V score, const ScoreIndex<V>& at) const
 /// where V has + - * / and exp, tanh, abs, max, min (found by argument-dependent lookup; `using std::exp` for scalars).
 /// A result of -inf hides the pair exactly as a mask does. It may also give
 ///   auto bind(const AttentionShape&) const     checks the modifier against a call, returns the modifier to use for it
-///   V derivative(V score, const ScorePlace<V>& at) const   for the backward: its derivative by the score. Without it
+///   V derivative(V score, const ScoreIndex<V>& at) const   for the backward: its derivative by the score. Without it
 ///   the
 ///                                              backward takes the reference path, with dual numbers
-///   void accumulate(V d, const ScorePlace<V>& at) const    for the backward: adds to the gradients of its parameters;
+///   void accumulate(V d, const ScoreIndex<V>& at) const    for the backward: adds to the gradients of its parameters;
 ///                                              d is the gradient of its result, 0 for hidden pairs
 ///   auto for_head(int b, int h) const          returns the modifier for one head, with what depends on it prepared
 /// then(a, b, ...) applies several, left to right; heed::modifier(f) makes one of a function.
@@ -25,10 +25,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/dual.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/mask/basic.hpp>
@@ -39,7 +39,7 @@ HEED_NAMESPACE_BEGIN
 /// Where the score of each lane stands: sample b, head h, query q + lane·q_step, key k + lane·k_step. Only the first
 /// `lanes` lanes are real: a modifier that reads memory must not read for the others.
 template <class V>
-struct ScorePlace {
+struct ScoreIndex {
   int b = 0, h = 0, q = 0, k = 0;  ///< of the first lane
   int q_step = 0, k_step = 0;      ///< from a lane to the next
   int lanes = 1;                   ///< that are real
@@ -138,11 +138,11 @@ auto for_head(const M& m, [[maybe_unused]] int b, [[maybe_unused]] int h) {
 /// Leaves scores as they are.
 struct NoModifier : ModifierBase {
   template <class V>
-  V operator()(V score, const ScorePlace<V>&) const {
+  V operator()(V score, const ScoreIndex<V>&) const {
     return score;
   }
   template <class V>
-  V derivative(const V&, const ScorePlace<V>&) const {
+  V derivative(const V&, const ScoreIndex<V>&) const {
     return detail::in_lanes<V>(1);
   }
 };
@@ -155,12 +155,12 @@ class SoftCap : public ModifierBase {
     HEED_CHECK(cap > 0 && std::isfinite(cap), ValueError, "heed::SoftCap: cap = ", cap, " must be positive and finite");
   }
   template <class V>
-  V operator()(V score, const ScorePlace<V>&) const {
+  V operator()(V score, const ScoreIndex<V>&) const {
     using std::tanh;
     return detail::in_lanes<V>(cap_) * tanh(score * detail::in_lanes<V>(1 / cap_));
   }
   template <class V>
-  V derivative(V score, const ScorePlace<V>&) const {
+  V derivative(V score, const ScoreIndex<V>&) const {
     using std::tanh;
     const V t = tanh(score * detail::in_lanes<V>(1 / cap_));
     return detail::in_lanes<V>(1) - t * t;
@@ -189,11 +189,11 @@ class Alibi : public ModifierBase {
   }
 
   template <class V>
-  V operator()(V score, const ScorePlace<V>& at) const {
+  V operator()(V score, const ScoreIndex<V>& at) const {
     return for_head(at.b, at.h)(score, at);
   }
   template <class V>
-  V derivative(const V&, const ScorePlace<V>&) const {
+  V derivative(const V&, const ScoreIndex<V>&) const {
     return detail::in_lanes<V>(1);
   }
   Alibi bind(const AttentionShape& s) const {
@@ -205,12 +205,12 @@ class Alibi : public ModifierBase {
   struct Head : ModifierBase {
     double slope, shift;  ///< in slope · |q + shift - k|
     template <class V>
-    V operator()(V score, const ScorePlace<V>& at) const {
+    V operator()(V score, const ScoreIndex<V>& at) const {
       using std::abs;
       return score - detail::in_lanes<V>(slope) * abs(at.query + detail::in_lanes<V>(shift) - at.key);
     }
     template <class V>
-    V derivative(const V&, const ScorePlace<V>&) const {
+    V derivative(const V&, const ScoreIndex<V>&) const {
       return detail::in_lanes<V>(1);
     }
   };
@@ -231,9 +231,8 @@ class Bias : public ModifierBase {
  public:
   /// The extents are checked in the call.
   template <class X>
-  requires(TensorLike<std::remove_reference_t<X>> &&
-           !std::derived_from<std::remove_cvref_t<X>, ModifierBase>) explicit Bias(X&& bias)
-      : view_(view(bias)) {
+  requires(TensorLike<std::remove_reference_t<X>> && !std::derived_from<std::remove_cvref_t<X>, ModifierBase>)
+  explicit Bias(X&& bias) : view_(view(bias)) {
     static_assert(AnyTensor<X> || EigenDirect<X>,
                   "heed::Bias borrows memory: evaluate the expression into a matrix first");
     static_assert(std::is_lvalue_reference_v<X> || detail::is_view_v<std::remove_cvref_t<X>>,
@@ -241,14 +240,14 @@ class Bias : public ModifierBase {
   }
 
   template <class V>
-  V operator()(V score, const ScorePlace<V>& at) const {
+  V operator()(V score, const ScoreIndex<V>& at) const {
     const T* p = &view_(at.b, at.h, at.q, at.k);
     const Index step = at.q_step * view_.stride(2) + at.k_step * view_.stride(3);
     const V bias = detail::gather<V>(at.lanes, [&](int lane) { return p[lane * step]; });
     return detail::hide_where(bias, score + bias);
   }
   template <class V>
-  V derivative(const V&, const ScorePlace<V>&) const {
+  V derivative(const V&, const ScoreIndex<V>&) const {
     return detail::in_lanes<V>(1);
   }
   /// The same bias; a backward adds its gradient to `gradient`, of the bias's extents, summed where it is broadcast.
@@ -261,7 +260,7 @@ class Bias : public ModifierBase {
     return result;
   }
   template <class V>
-  void accumulate(const V& d, const ScorePlace<V>& at) const {
+  void accumulate(const V& d, const ScoreIndex<V>& at) const {
     detail::scatter_add(&gradient_(at.b, at.h, at.q, at.k),
                         at.q_step * gradient_.stride(2) + at.k_step * gradient_.stride(3), at.lanes, d);
   }
@@ -313,12 +312,12 @@ class RelativeBias : public ModifierBase {
   }
 
   template <class V>
-  V operator()(V score, const ScorePlace<V>& at) const {
+  V operator()(V score, const ScoreIndex<V>& at) const {
     const V bias = detail::gather<V>(at.lanes, [&](int lane) { return table_(row(at), column(at, lane)); });
     return detail::hide_where(bias, score + bias);
   }
   template <class V>
-  V derivative(const V&, const ScorePlace<V>&) const {
+  V derivative(const V&, const ScoreIndex<V>&) const {
     return detail::in_lanes<V>(1);
   }
   /// The same bias; a backward adds the gradient of the table to `gradient`. The backward then runs on one thread.
@@ -330,7 +329,7 @@ class RelativeBias : public ModifierBase {
     return result;
   }
   template <class V>
-  void accumulate(const V& d, const ScorePlace<V>& at) const {
+  void accumulate(const V& d, const ScoreIndex<V>& at) const {
     if constexpr (std::is_same_v<V, typename detail::lane_scalar<V>::type>) {
       detail::scatter_add(&gradient_(row(at), column(at, 0)), 0, 1, d);
     } else {
@@ -351,12 +350,12 @@ class RelativeBias : public ModifierBase {
 
  private:
   template <class V>
-  Index row(const ScorePlace<V>& at) const {
+  Index row(const ScoreIndex<V>& at) const {
     return table_.extent(0) == 1 ? 0 : at.h;
   }
   /// Where the table holds the distance of a lane.
   template <class V>
-  Index column(const ScorePlace<V>& at, int lane) const {
+  Index column(const ScoreIndex<V>& at, int lane) const {
     const Index reach = table_.extent(1) / 2;
     const Index distance = at.k - alignment_.position(at.b, at.q) + lane * (at.k_step - at.q_step);
     return std::clamp(distance, -reach, reach) + reach;
@@ -378,7 +377,7 @@ struct Then : ModifierBase {
   B b;
   Then(A first, B second) : a(std::move(first)), b(std::move(second)) {}
   template <class V>
-  V operator()(V score, const ScorePlace<V>& at) const {
+  V operator()(V score, const ScoreIndex<V>& at) const {
     const V first = a(score, at);
     return detail::hide_where(first, b(first, at));
   }
@@ -410,11 +409,11 @@ struct FunctionModifier : ModifierBase {
   Derivative df;
   FunctionModifier(F function, Derivative derivative) : f(std::move(function)), df(std::move(derivative)) {}
   template <class V>
-  V operator()(V score, const ScorePlace<V>& at) const {
+  V operator()(V score, const ScoreIndex<V>& at) const {
     return static_cast<V>(f(score, at));
   }
   template <class V>
-  V derivative(V score, const ScorePlace<V>& at) const {
+  V derivative(V score, const ScoreIndex<V>& at) const {
     return static_cast<V>(df(score, at));
   }
 };
@@ -424,7 +423,7 @@ struct FunctionModifier<F, void> : ModifierBase {
   F f;
   explicit FunctionModifier(F function) : f(std::move(function)) {}
   template <class V>
-  V operator()(V score, const ScorePlace<V>& at) const {
+  V operator()(V score, const ScoreIndex<V>& at) const {
     return static_cast<V>(f(score, at));
   }
 };
@@ -432,10 +431,14 @@ struct FunctionModifier<F, void> : ModifierBase {
 /// A modifier from a function such as
 ///   heed::modifier([](auto s, const auto& at) { using std::abs; return s - 0.5 * abs(at.query - at.key); })
 template <class F>
-requires(!Modifier<F>) FunctionModifier<F> modifier(F f) { return FunctionModifier<F>(std::move(f)); }
+requires(!Modifier<F>)
+FunctionModifier<F> modifier(F f) {
+  return FunctionModifier<F>(std::move(f));
+}
 /// The same with its derivative by the score, a function of the same arguments, for a fast backward.
 template <class F, class Derivative>
-requires(!Modifier<F>) FunctionModifier<F, Derivative> modifier(F f, Derivative derivative) {
+requires(!Modifier<F>)
+FunctionModifier<F, Derivative> modifier(F f, Derivative derivative) {
   return {std::move(f), std::move(derivative)};
 }
 
@@ -448,9 +451,9 @@ inline constexpr bool is_then_v<Then<A, B>> = true;
 
 /// Whether M and all that it is made of give their derivative, so that a backward needs no dual numbers.
 template <class M, class V>
-    struct GivesDerivative : std::bool_constant < requires(const M& m, V s, const ScorePlace<V>& at) {
+    struct GivesDerivative : std::bool_constant < requires(const M& m, V s, const ScoreIndex<V>& at) {
   m.derivative(s, at);
-} > {};
+}>{};
 template <class A, class B, class V>
 struct GivesDerivative<Then<A, B>, V>
     : std::bool_constant<GivesDerivative<A, V>::value && GivesDerivative<B, V>::value> {};
@@ -463,12 +466,12 @@ bool accumulates(const M& m) {
   else if constexpr (requires { m.accumulates(); })
     return m.accumulates();
   else
-    return requires(float d, const ScorePlace<float>& at) { m.accumulate(d, at); };
+    return requires(float d, const ScoreIndex<float>& at) { m.accumulate(d, at); };
 }
 
 /// The gradient of the score that went into the modifier from `d`, that of the score that came out.
 template <class V, class M>
-V modifier_backward(const M& m, V score, V d, const ScorePlace<V>& at) {
+V modifier_backward(const M& m, V score, V d, const ScoreIndex<V>& at) {
   if constexpr (is_then_v<M>) {
     const V first = m.a(score, at);
     return modifier_backward(m.a, score, modifier_backward(m.b, first, d, at), at);
@@ -479,7 +482,7 @@ V modifier_backward(const M& m, V score, V d, const ScorePlace<V>& at) {
     if constexpr (GivesDerivative<M, V>::value) {
       return zero_where(d, d * m.derivative(score, at));
     } else {
-      ScorePlace<Dual<V>> place;
+      ScoreIndex<Dual<V>> place;
       place.b = at.b, place.h = at.h, place.q = at.q, place.k = at.k;
       place.query = at.query, place.key = at.key;
       return zero_where(d, d * m(Dual<V>(score, V(1)), place).derivative);

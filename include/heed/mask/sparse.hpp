@@ -35,7 +35,7 @@ class Strided : public MaskBase {
   Index next(int b, int, int q, Index k) const {
     const KeyRange own = near(b, q);
     const Index strided = (k + stride_ - 1) / stride_ * stride_;
-    return k >= own.last ? strided : std::min(strided, std::max(k, own.first));
+    return k >= own.end ? strided : std::min(strided, std::max(k, own.begin));
   }
   Strided bind(const AttentionShape& shape) const {
     return Strided(stride_, local_, alignment_.bind(shape, "Strided"));
@@ -75,7 +75,7 @@ class GlobalTokens : public MaskBase {
   Index next(int, int, int q, Index k) const {
     if (!positions_ || is_global(q)) return k;
     const int* const position = std::lower_bound(positions_->begin(), positions_->end(), k);
-    return position == positions_->end() ? kAllKeys.last : *position;
+    return position == positions_->end() ? kAllKeys.end : *position;
   }
   /// Throws ValueError when the positions don't rise or are negative.
   GlobalTokens bind(const AttentionShape&) const {

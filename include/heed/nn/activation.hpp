@@ -81,7 +81,7 @@ class ActivationLayer : public detail::UnaryLayer<ActivationLayer<Function>> {
     detail::check_backward(kName, x, x.extents(), dy, dx, detail::InPlace::Allowed);
     if (!dx.data()) return;
     if (x.is_contiguous() && dy.is_contiguous() && dx.is_contiguous()) {
-      detail::for_runs(context, x.size(), [&](Index begin, Index end) {
+      detail::parallel_for_elements(context, x.size(), [&](Index begin, Index end) {
         detail::activate_backward(Function, x.data() + begin, dy.data() + begin, dx.data() + begin, end - begin);
       });
     } else {
@@ -102,7 +102,7 @@ class ActivationLayer : public detail::UnaryLayer<ActivationLayer<Function>> {
   void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context) const {
     detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2), detail::InPlace::Allowed);
     if (x.is_contiguous() && y.is_contiguous()) {
-      detail::for_runs(context, x.size(), [&](Index begin, Index end) {
+      detail::parallel_for_elements(context, x.size(), [&](Index begin, Index end) {
         detail::activate_copy(Function, x.data() + begin, y.data() + begin, end - begin);
       });
     } else {

@@ -94,19 +94,19 @@ struct RowBlocks {
   Index begin(Index block) const { return block * length; }
   Index end(Index block) const { return std::min(rows, (block + 1) * length); }
 
-  /// f(block, slot) for every block, on the executor where there are several.
+  /// f(block, worker) for every block, on the executor where there are several.
   template <class F>
   void for_each(Context& context, F&& f) const {
     if (context.executor().concurrency() == 1 || count <= 1) {
       for (Index block = 0; block < count; ++block) f(block, 0);
     } else {
-      context.executor().parallel_for(static_cast<int>(count), [&](int block, int slot) { f(Index{block}, slot); });
+      context.executor().parallel_for(static_cast<int>(count), [&](int block, int worker) { f(Index{block}, worker); });
     }
   }
 };
 
 /// Rows of a (B, L, E) view as elements next to each other. Where its rows are not dense, some rows at a time pass
-/// through a copy, one for each slot; the memory is the caller's frame's.
+/// through a copy, one for each worker; the memory is the caller's frame's.
 template <class T>
 class DenseRows {
  public:
@@ -119,19 +119,19 @@ class DenseRows {
         context.workspace().template tensor<Element, 3>({context.executor().concurrency(), kGroup, view.extent(2)});
   }
   /// Takes up rows l, ..., l + count - 1 of sample b, to be read.
-  void load(Index b, Index l, Index count, int slot) const {
-    if (view_.data() && copies_) copy_matrix<Element>(view_[b].slice(0, l, count), scratch_[slot].slice(0, 0, count));
+  void load(Index b, Index l, Index count, int worker) const {
+    if (view_.data() && copies_) copy_matrix<Element>(view_[b].slice(0, l, count), scratch_[worker].slice(0, 0, count));
   }
   /// Row l + i of the rows that were taken up.
-  auto row(Index b, Index l, Index i, int slot) const {
+  auto row(Index b, Index l, Index i, int worker) const {
     using Pointer = std::conditional_t<std::is_const_v<T>, const Element*, Element*>;
     if (!view_.data()) return Pointer(nullptr);
-    return copies_ ? Pointer(scratch_[slot][i].data()) : Pointer(view_[b][l + i].data());
+    return copies_ ? Pointer(scratch_[worker][i].data()) : Pointer(view_[b][l + i].data());
   }
   /// Puts rows back that were written.
-  void store(Index b, Index l, Index count, int slot) const {
+  void store(Index b, Index l, Index count, int worker) const {
     if (!view_.data() || !copies_) return;
-    copy_matrix<Element>(scratch_[slot].slice(0, 0, count), view_[b].slice(0, l, count));
+    copy_matrix<Element>(scratch_[worker].slice(0, 0, count), view_[b].slice(0, l, count));
   }
 
  private:
@@ -150,16 +150,16 @@ void backward_rows(const RowBlocks& blocks, const TensorView<const T, 3>& x, con
   const DenseRows<const T> xs(x, context), dys(dy, context);
   const DenseRows<T> dxs(dx, context);
   const Index length = x.extent(1);
-  blocks.for_each(context, [&](Index block, int slot) {
+  blocks.for_each(context, [&](Index block, int worker) {
     for (Index r = blocks.begin(block), count; r < blocks.end(block); r += count) {
       const Index b = r / length, l = r % length;
       count = std::min({DenseRows<T>::kGroup, blocks.end(block) - r, length - l});
-      xs.load(b, l, count, slot);
-      dys.load(b, l, count, slot);
+      xs.load(b, l, count, worker);
+      dys.load(b, l, count, worker);
       for (Index i = 0; i < count; ++i) {
-        row(block, r + i, xs.row(b, l, i, slot), dys.row(b, l, i, slot), dxs.row(b, l, i, slot));
+        row(block, r + i, xs.row(b, l, i, worker), dys.row(b, l, i, worker), dxs.row(b, l, i, worker));
       }
-      dxs.store(b, l, count, slot);
+      dxs.store(b, l, count, worker);
     }
   });
 }
@@ -169,7 +169,7 @@ template <class T, class A>
 void add_row_sums(const TensorView<const A, 2>& parts, T* to, Context& context) {
   const Index n = parts.extent(0), width = parts.extent(1);
   constexpr Index strip = 4 * Vec<A>::size;
-  for_rows(context, (width + strip - 1) / strip, n * strip, [&](Index first, Index last, int) {
+  parallel_for_rows(context, (width + strip - 1) / strip, n * strip, [&](Index first, Index last, int) {
     for (Index e = first * strip; e < std::min(width, last * strip); e += Vec<A>::size) {
       const Index lanes = width - e;
       Vec<A> total = A(0);
@@ -190,14 +190,14 @@ void add_column_sums(const TensorView<const T, 3>& x, T* to, Context& context) {
   std::fill_n(sums.data(), sums.size(), A(0));
   const DenseRows<const T> rows(x, context);
   const Index length = x.extent(1);
-  blocks.for_each(context, [&](Index block, int slot) {
+  blocks.for_each(context, [&](Index block, int worker) {
     A* sum = sums[block].data();
     for (Index r = blocks.begin(block), count; r < blocks.end(block); r += count) {
       const Index b = r / length, l = r % length;
       count = std::min({DenseRows<const T>::kGroup, blocks.end(block) - r, length - l});
-      rows.load(b, l, count, slot);
+      rows.load(b, l, count, worker);
       for (Index i = 0; i < count; ++i) {
-        const T* from = rows.row(b, l, i, slot);
+        const T* from = rows.row(b, l, i, worker);
         for (Index e = 0; e < width; e += Vec<A>::size) {
           store_lanes<A>(load_lanes(sum + e, width - e) + load_lanes(from + e, width - e), sum + e, width - e);
         }
@@ -216,7 +216,7 @@ void scatter_add(const TensorView<const T, 3>& dy, accumulate_t<T> factor, const
   using V = Vec<A>;
   constexpr Index strip = 4 * V::size;
   const Index width = dy.extent(2), tokens = dy.extent(0) * dy.extent(1);
-  for_rows(context, (width + strip - 1) / strip, tokens * strip, [&](Index first, Index last, int) {
+  parallel_for_rows(context, (width + strip - 1) / strip, tokens * strip, [&](Index first, Index last, int) {
     const Index begin = first * strip, end = std::min(width, last * strip);
     for (Index b = 0; b < dy.extent(0); ++b) {
       for (Index l = 0; l < dy.extent(1); ++l) {

@@ -30,18 +30,18 @@
 HEED_NAMESPACE_BEGIN
 
 struct DecoderLayerOptions {
-  Index model;             ///< E
-  Index heads;             ///< H
-  Index feed_forward = 0;  ///< F; 0 stands for 4·E
-  Norm norm = Norm::Post;
-  Activation activation = Activation::ReLU;  ///< of the feed-forward layer
-  bool gated = false;                        ///< a gated feed-forward layer (SwiGLU with SiLU)
-  double eps = 1e-5;                         ///< of the norms
-  bool bias = true;                          ///< in projections and norms
-  Index kv_heads = 0;                        ///< G, a divisor of H; 0 stands for H
-  std::optional<RotaryOptions> rotary{};     ///< of self-attention; width 0 stands for the width of a head
-  Index memory_model = 0;                    ///< width of the memory; 0 stands for E
-  double dropout = 0;                        ///< while context.training: of attention weights, hidden units, a, c and f
+  Index embed_dim;    ///< E
+  Index num_heads;    ///< H
+  Index ffn_dim = 0;  ///< F; 0 stands for 4·E
+  NormPlacement norm_placement = NormPlacement::Post;
+  Activation activation = Activation::ReLU;        ///< of the feed-forward layer
+  bool gated = false;                              ///< a gated feed-forward layer (SwiGLU with SiLU)
+  double eps = 1e-5;                               ///< of the norms
+  bool bias = true;                                ///< in projections and norms
+  Index num_kv_heads = 0;                          ///< G, a divisor of H; 0 stands for H
+  std::optional<RotaryEmbeddingOptions> rotary{};  ///< of self-attention; width 0 stands for the width of a head
+  Index memory_dim = 0;                            ///< width of the memory; 0 stands for E
+  double dropout = 0;  ///< while context.training: of attention weights, hidden units, a, c and f
 };
 
 namespace detail {
@@ -74,8 +74,8 @@ class MemoryLayer {
 
 /// One decoder block; x and y (B, Lq, E), memory (B, Lk, memory_model), with a = self_attn, c = multihead_attn, which
 /// reads keys and values from the memory, and f = linear2(activation(linear1(·))):
-///   Norm::Post  s = norm1(x + a(x)),  t = norm2(s + c(s, memory)),  y = norm3(t + f(t))
-///   Norm::Pre   s = x + a(norm1(x)),  t = s + c(norm2(s), memory),  y = t + f(norm3(t))
+///   NormPlacement::Post  s = norm1(x + a(x)),  t = norm2(s + c(s, memory)),  y = norm3(t + f(t))
+///   NormPlacement::Pre   s = x + a(norm1(x)),  t = s + c(norm2(s), memory),  y = t + f(norm3(t))
 /// Dropout acts where PyTorch's TransformerDecoderLayer has it.
 /// The self mask is always named: y = layer(x, memory, heed::Causal{}, heed::Padding(memory_lengths)).
 ///
@@ -87,10 +87,10 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
   explicit DecoderLayer(const DecoderLayerOptions& options)
       : options_(options),
         self_attn_(detail::self_attention_options(options)),
-        multihead_attn_({.model = options.model,
-                         .heads = options.heads,
-                         .kv_heads = options.kv_heads,
-                         .key_model = options.memory_model,
+        multihead_attn_({.embed_dim = options.embed_dim,
+                         .num_heads = options.num_heads,
+                         .num_kv_heads = options.num_kv_heads,
+                         .key_dim = options.memory_dim,
                          .bias = options.bias,
                          .dropout = options.dropout}),
         feed_forward_(detail::feed_forward_options(options)),
@@ -165,7 +165,7 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
     const Workspace::Frame frame(workspace);
     const TensorView<T, 3> first = workspace.template tensor<T, 3>(x.extents());
     const TensorView<T, 3> second = workspace.template tensor<T, 3>(x.extents());
-    if (options_.norm == Norm::Pre) {
+    if (options_.norm_placement == NormPlacement::Pre) {
       const TensorView<T, 3> normed = workspace.template tensor<T, 3>(x.extents());
       detail::run_norm<T>(norm1_, "norm1", x, normed, context);
       attend(self_attn_, "self_attn", normed, normed, self_mask, x, first, context);
@@ -195,7 +195,7 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
     const auto normed1 = cache.normed1.template view<3>(e), normed2 = cache.normed2.template view<3>(e);
     const auto normed3 = cache.normed3.template view<3>(e);
     const Part self_attn{cache.self_attn, cache.dropout1}, multihead_attn{cache.multihead_attn, cache.dropout2};
-    if (options_.norm == Norm::Pre) {
+    if (options_.norm_placement == NormPlacement::Pre) {
       detail::run_norm<T>(norm1_, "norm1", x, normed1, cache.norm1, context);
       attend(self_attn_, "self_attn", normed1, normed1, self_mask, x, first, self_attn, context);
       detail::run_norm<T>(norm2_, "norm2", first, normed2, cache.norm2, context);
@@ -235,8 +235,8 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
     // Keys and values come from the memory, by one product or by two, of which the second adds to the first.
     const auto& options = multihead_attn_.options();
     const InputGradient<T> values =
-        options.key_model == options.model ? InputGradient<T>{} : InputGradient<T>{memory.dx, memory.dx};
-    if (options_.norm == Norm::Pre) {
+        options.key_dim == options.embed_dim ? InputGradient<T>{} : InputGradient<T>{memory.dx, memory.dx};
+    if (options_.norm_placement == NormPlacement::Pre) {
       feed_forward_.backward(dropped(dy, cache.dropout3, context), dnormed, cache.feed_forward, context);
       norm3_.backward_residual(dnormed, dy, dsecond, cache.norm3, context);
       multihead_attn_.backward_residual(dropped(dsecond, cache.dropout2, context), memory_mask, {dnormed}, memory,
@@ -262,8 +262,8 @@ class DecoderLayer : public detail::MemoryLayer<DecoderLayer<T>, T> {
 
   void check_inputs(const TensorView<const T, 3>& x, const TensorView<const T, 3>& memory,
                     const TensorView<T, 3>& y) const {
-    detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
-    const Index memory_model = multihead_attn_.options().key_model;
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim);
+    const Index memory_model = multihead_attn_.options().key_dim;
     HEED_CHECK(memory.extent(2) == memory_model, ShapeError, kName, ": memory ", memory.extents(), " has width ",
                memory.extent(2), " but the layer takes ", memory_model);
     HEED_CHECK(memory.extent(0) == x.extent(0), ShapeError, kName, ": memory ", memory.extents(),

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <type_traits>
 
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/tensor.hpp>
@@ -29,8 +29,8 @@ template <class A>
 concept EigenIntVector = EigenDense<A> && A::IsVectorAtCompileTime != 0 && std::is_same_v<typename A::Scalar, int>;
 
 struct EmbeddingOptions {
-  Index vocabulary;              ///< V, the number of ids
-  Index width;                   ///< E
+  Index vocab_size;              ///< V, the number of ids
+  Index embed_dim;               ///< E
   double scale = 1;              ///< y = scale · weight[id]; Vaswani et al. (2017) take √E
   std::optional<int> padding{};  ///< the id whose row initialize() leaves zero and gets no gradient
 };
@@ -51,13 +51,13 @@ class Embedding {
 
   /// Throws ShapeError for a vocabulary or width below 1, ValueError for a padding id outside the vocabulary.
   explicit Embedding(const EmbeddingOptions& options) : options_(options) {
-    HEED_CHECK(options.vocabulary >= 1 && options.width >= 1, ShapeError,
-               "heed::Embedding: vocabulary = ", options.vocabulary, " and width = ", options.width,
+    HEED_CHECK(options.vocab_size >= 1 && options.embed_dim >= 1, ShapeError,
+               "heed::Embedding: vocab_size = ", options.vocab_size, " and embed_dim = ", options.embed_dim,
                " must be at least 1");
-    HEED_CHECK(!options.padding || (*options.padding >= 0 && *options.padding < options.vocabulary), ValueError,
+    HEED_CHECK(!options.padding || (*options.padding >= 0 && *options.padding < options.vocab_size), ValueError,
                "heed::Embedding: padding = ", options.padding.value_or(0), " is outside the vocabulary of ",
-               options.vocabulary, " ids");
-    weight_ = Parameter<T>(options.vocabulary, options.width);
+               options.vocab_size, " ids");
+    weight_ = Parameter<T>(options.vocab_size, options.embed_dim);
   }
 
   const EmbeddingOptions& options() const { return options_; }
@@ -74,15 +74,15 @@ class Embedding {
   }
 
   /// Normal numbers, and zeros in the padding row.
-  void initialize(const Philox& random, double deviation = 1) {
-    init::normal(weight_, random, deviation);
-    if (options_.padding) std::fill_n(weight_.mutable_matrix()[*options_.padding].data(), options_.width, T(0));
+  void initialize(const Philox& random, double stddev = 1) {
+    init::normal(weight_, random, stddev);
+    if (options_.padding) std::fill_n(weight_.mutable_matrix()[*options_.padding].data(), options_.embed_dim, T(0));
   }
 
   /// ids of one sequence (a vector, array, span or Eigen vector of int) give (L, E).
   Matrix operator()(std::span<const int> ids, Context& context) const {
     const Index length = static_cast<Index>(ids.size());
-    Matrix y(length, options_.width);
+    Matrix y(length, options_.embed_dim);
     forward(TensorView<const int, 2>(ids.data(), {1, length}), view_of(y).unsqueeze(), context);
     return y;
   }
@@ -94,7 +94,7 @@ class Embedding {
   Matrix operator()(const Ids& ids, Context& context) const {
     const Workspace::Frame frame(context.workspace());
     const auto view = detail::read_as<2>(ids, context.workspace());
-    Matrix y(ids.size(), options_.width);
+    Matrix y(ids.size(), options_.embed_dim);
     forward(Ids::ColsAtCompileTime == 1 ? view.transpose(0, 1) : view, view_of(y).unsqueeze(), context);
     return y;
   }
@@ -107,7 +107,7 @@ class Embedding {
   template <AnyTensor Ids>
   auto operator()(const Ids& ids, Context& context) const {
     const auto view = detail::read_as<2>(ids, context.workspace());
-    const Extents<3> extents{view.extent(0), view.extent(1), options_.width};
+    const Extents<3> extents{view.extent(0), view.extent(1), options_.embed_dim};
     auto y = detail::make_result<Tensor<T, rank_of_v<Ids> + 1>, T, 3>(extents);
     forward(view, detail::write_as<3>(y), context);
     return y;
@@ -121,20 +121,20 @@ class Embedding {
   /// ids (B, L), y (B, L, E), any strides. Throws ShapeError when y does not fit, ValueError for an id outside [0, V).
   void forward(TensorView<const int, 2> ids, TensorView<T, 3> y, Context& context) const {
     using A = accumulate_t<T>;
-    const Extents<3> expected{ids.extent(0), ids.extent(1), options_.width};
+    const Extents<3> expected{ids.extent(0), ids.extent(1), options_.embed_dim};
     HEED_CHECK(y.extents() == expected, ShapeError, "heed::Embedding: y ", y.extents(), " does not fit ids ",
                ids.extents(), "; make it ", expected);
     for (Index b = 0; b < ids.extent(0); ++b) {
       for (Index l = 0; l < ids.extent(1); ++l) {
         const int id = ids(b, l);
-        HEED_CHECK(id >= 0 && id < options_.vocabulary, ValueError, "heed::Embedding: id ", id, " at position ", l,
-                   " of sample ", b, " is outside the vocabulary of V = ", options_.vocabulary, " ids");
+        HEED_CHECK(id >= 0 && id < options_.vocab_size, ValueError, "heed::Embedding: id ", id, " at position ", l,
+                   " of sample ", b, " is outside the vocabulary of V = ", options_.vocab_size, " ids");
       }
     }
     const TensorView<const T, 2> weight = weight_.matrix();
     const A scale = static_cast<A>(options_.scale);
-    const Index length = ids.extent(1), width = options_.width;
-    detail::for_rows(context, ids.extent(0) * length, width, [&](Index first, Index last, int) {
+    const Index length = ids.extent(1), width = options_.embed_dim;
+    detail::parallel_for_rows(context, ids.extent(0) * length, width, [&](Index first, Index last, int) {
       for (Index r = first; r < last; ++r) {
         const Index b = r / length, l = r % length;
         const T* from = weight[ids(b, l)].data();
@@ -156,7 +156,7 @@ class Embedding {
   /// weight.grad[ids[b, l]] += scale · dy[b, l], but for the padding id; ids have no gradient. Throws ShapeError when
   /// dy does not fit the forward.
   void backward(TensorView<const T, 3> dy, const Cache& cache, Context& context) {
-    const Extents<3> expected{cache.ids.extent(0), cache.ids.extent(1), options_.width};
+    const Extents<3> expected{cache.ids.extent(0), cache.ids.extent(1), options_.embed_dim};
     HEED_CHECK(dy.extents() == expected, ShapeError, "heed::Embedding: dy ", dy.extents(), " does not fit the y ",
                expected, " of the forward with this cache");
     const int padding = options_.padding.value_or(-1);

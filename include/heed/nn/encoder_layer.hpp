@@ -30,22 +30,22 @@
 HEED_NAMESPACE_BEGIN
 
 struct EncoderLayerOptions {
-  Index model;             ///< E
-  Index heads;             ///< H
-  Index feed_forward = 0;  ///< F; 0 stands for 4·E
-  Norm norm = Norm::Post;
-  Activation activation = Activation::ReLU;  ///< of the feed-forward layer
-  bool gated = false;                        ///< a gated feed-forward layer (SwiGLU with SiLU)
-  double eps = 1e-5;                         ///< of the norms
-  bool bias = true;                          ///< in projections and norms
-  Index kv_heads = 0;                        ///< G, a divisor of H; 0 stands for H
-  std::optional<RotaryOptions> rotary{};     ///< of self-attention; width 0 stands for the width of a head
+  Index embed_dim;    ///< E
+  Index num_heads;    ///< H
+  Index ffn_dim = 0;  ///< F; 0 stands for 4·E
+  NormPlacement norm_placement = NormPlacement::Post;
+  Activation activation = Activation::ReLU;        ///< of the feed-forward layer
+  bool gated = false;                              ///< a gated feed-forward layer (SwiGLU with SiLU)
+  double eps = 1e-5;                               ///< of the norms
+  bool bias = true;                                ///< in projections and norms
+  Index num_kv_heads = 0;                          ///< G, a divisor of H; 0 stands for H
+  std::optional<RotaryEmbeddingOptions> rotary{};  ///< of self-attention; width 0 stands for the width of a head
   double dropout = 0;  ///< while context.training: of attention weights, hidden units, and a and f
 };
 
 /// One encoder block; x and y (B, L, E), with a = self_attn and f = linear2(activation(linear1(·))):
-///   Norm::Post  s = norm1(x + a(x)),  y = norm2(s + f(s))
-///   Norm::Pre   s = x + a(norm1(x)),  y = s + f(norm2(s))
+///   NormPlacement::Post  s = norm1(x + a(x)),  y = norm2(s + f(s))
+///   NormPlacement::Pre   s = x + a(norm1(x)),  y = s + f(norm2(s))
 /// Dropout acts where PyTorch's TransformerEncoderLayer has it. With heed::Causal it is the block of a decoder-only
 /// model. A query that its mask leaves without keys still has its row, made of itself alone.
 ///
@@ -89,7 +89,7 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
   const LayerNorm<T>& norm1() const { return norm1_; }
   LayerNorm<T>& norm2() { return norm2_; }
   const LayerNorm<T>& norm2() const { return norm2_; }
-  Index output_width(Index) const { return options_.model; }
+  Index output_width(Index) const { return options_.embed_dim; }
 
   template <class F>
   void visit(std::string_view prefix, F&& f) {
@@ -117,11 +117,11 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
 
   /// Throws ShapeError unless x and y are (B, L, E), ValueError when they overlap, and what the mask finds wrong.
   void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
     const TensorView<T, 3> sum = workspace.template tensor<T, 3>(x.extents());
-    if (options_.norm == Norm::Pre) {
+    if (options_.norm_placement == NormPlacement::Pre) {
       const TensorView<T, 3> normed = workspace.template tensor<T, 3>(x.extents());
       detail::run_norm<T>(norm1_, "norm1", x, normed, context);
       attend(normed, mask, x, sum, context);
@@ -139,11 +139,11 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
   /// forward() that a backward() can follow; x must live, unchanged, until then.
   void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Cache& cache,
                Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim);
     cache.x = x;
     const auto sum = cache.sum.template view<3>(x.extents()), normed1 = cache.normed1.template view<3>(x.extents());
     const auto normed2 = cache.normed2.template view<3>(x.extents());
-    if (options_.norm == Norm::Pre) {
+    if (options_.norm_placement == NormPlacement::Pre) {
       detail::run_norm<T>(norm1_, "norm1", x, normed1, cache.norm1, context);
       attend(normed1, mask, x, sum, cache, context);
       detail::run_norm<T>(norm2_, "norm2", sum, normed2, cache.norm2, context);
@@ -167,7 +167,7 @@ class EncoderLayer : public detail::MaskedLayer<EncoderLayer<T>, T> {
     const Workspace::Frame frame(workspace);
     const TensorView<T, 3> dsum = workspace.template tensor<T, 3>(cache.x.extents());
     const TensorView<T, 3> dnormed = workspace.template tensor<T, 3>(cache.x.extents());
-    if (options_.norm == Norm::Pre) {
+    if (options_.norm_placement == NormPlacement::Pre) {
       feed_forward_.backward(dropped(dy, cache.dropout2, context), dnormed, cache.feed_forward, context);
       norm2_.backward_residual(dnormed, dy, dsum, cache.norm2, context);
       self_attn_.backward(dropped(dsum, cache.dropout1, context), mask, dnormed, cache.self_attn, context);

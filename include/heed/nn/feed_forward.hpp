@@ -25,8 +25,8 @@
 HEED_NAMESPACE_BEGIN
 
 struct FeedForwardOptions {
-  Index model;       ///< E
-  Index hidden = 0;  ///< F; 0 stands for 4·E
+  Index embed_dim;    ///< E
+  Index ffn_dim = 0;  ///< F; 0 stands for 4·E
   Activation activation = Activation::ReLU;
   bool gated = false;  ///< multiply by a second, activated projection; with SiLU this is SwiGLU, with GELU GEGLU
   bool bias = true;    ///< in every projection
@@ -44,8 +44,8 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
   /// Throws ShapeError for a width below 1, ValueError for a dropout outside [0, 1].
   explicit FeedForward(const FeedForwardOptions& options)
       : options_(resolved(options)),
-        linear1_({.in = options_.model, .out = options_.hidden, .bias = options_.bias}),
-        linear2_({.in = options_.hidden, .out = options_.model, .bias = options_.bias}),
+        linear1_({.in_features = options_.embed_dim, .out_features = options_.ffn_dim, .bias = options_.bias}),
+        linear2_({.in_features = options_.ffn_dim, .out_features = options_.embed_dim, .bias = options_.bias}),
         dropout_({.probability = options_.dropout}) {
     if (options_.gated) gate_.emplace(linear1_.options());
   }
@@ -69,7 +69,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
   /// Null unless gated.
   Linear<T>* gate() { return gate_ ? &*gate_ : nullptr; }
   const Linear<T>* gate() const { return gate_ ? &*gate_ : nullptr; }
-  Index output_width(Index) const { return options_.model; }
+  Index output_width(Index) const { return options_.embed_dim; }
 
   template <class F>
   void visit(std::string_view prefix, F&& f) {
@@ -105,7 +105,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
   /// does not fit y or overlaps it.
   void forward_residual(TensorView<const T, 3> x, TensorView<const T, 3> residual, TensorView<T, 3> y,
                         Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim);
     Workspace::Frame frame(context.workspace());
     const Extents<3> extents = hidden_extents(x);
     const TensorView<T, 3> hidden = context.workspace().template tensor<T, 3>(extents);
@@ -119,7 +119,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
       gate_->forward(x, {.activation = options_.activation}, gate, context);
       detail::transform_rows<T>(hidden, hidden, context, [&](Index b, Index l, const T*, T* row) {
         const T* factors = gate[b][l].data();
-        for (Index e = 0; e < options_.hidden; ++e) row[e] *= factors[e];
+        for (Index e = 0; e < options_.ffn_dim; ++e) row[e] *= factors[e];
       });
     }
     if (options_.dropout > 0) {
@@ -138,7 +138,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
   /// forward_residual() that a backward() can follow.
   void forward_residual(TensorView<const T, 3> x, TensorView<const T, 3> residual, TensorView<T, 3> y, Cache& cache,
                         Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.model, options_.model);
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim);
     cache.x = x;
     const Extents<3> extents = hidden_extents(x);
     const auto hidden = cache.hidden.template view<3>(extents), activated = cache.activated.template view<3>(extents);
@@ -150,12 +150,12 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
       const auto gate = cache.gate.template view<3>(extents);
       const Context::Scope scope(context, "gate");
       gate_->forward(x, gate, context);
-      detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
+      detail::parallel_for_elements(context, hidden.size(), [&](Index begin, Index end) {
         detail::activate_copy(options_.activation, gate.data() + begin, activated.data() + begin, end - begin);
         for (Index i = begin; i < end; ++i) activated.data()[i] *= hidden.data()[i];
       });
     } else {
-      detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
+      detail::parallel_for_elements(context, hidden.size(), [&](Index begin, Index end) {
         detail::activate_copy(options_.activation, hidden.data() + begin, activated.data() + begin, end - begin);
       });
     }
@@ -184,7 +184,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
     linear2_.backward(dy, dhidden, {TensorView<const T, 3>(activated)}, context);
     if (options_.dropout > 0) dropout_.backward(dhidden, dhidden, cache.dropout, context);
     if (!gate_) {
-      detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
+      detail::parallel_for_elements(context, hidden.size(), [&](Index begin, Index end) {
         T* d = dhidden.data() + begin;
         detail::activate_backward(options_.activation, hidden.data() + begin, d, d, end - begin);
       });
@@ -192,7 +192,7 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
     }
     const auto gate = cache.gate.template view<3>(extents);
     const TensorView<T, 3> dgate = context.workspace().template tensor<T, 3>(extents);
-    detail::for_runs(context, hidden.size(), [&](Index begin, Index end) {
+    detail::parallel_for_elements(context, hidden.size(), [&](Index begin, Index end) {
       // The activated gate takes the place of dgate until it has been used.
       T *dh = dhidden.data() + begin, *dg = dgate.data() + begin;
       const T *h = hidden.data() + begin, *g = gate.data() + begin;
@@ -212,13 +212,13 @@ class FeedForward : public detail::UnaryLayer<FeedForward<T>> {
   static constexpr std::string_view kName = "heed::FeedForward";
 
   Extents<3> hidden_extents(const TensorView<const T, 3>& x) const {
-    return {x.extent(0), x.extent(1), options_.hidden};
+    return {x.extent(0), x.extent(1), options_.ffn_dim};
   }
 
   static FeedForwardOptions resolved(FeedForwardOptions options) {
-    HEED_CHECK(options.model >= 1 && options.hidden >= 0, ShapeError, kName, ": model = ", options.model,
-               " must be at least 1 and hidden = ", options.hidden, " at least 0, which stands for 4·model");
-    if (options.hidden == 0) options.hidden = 4 * options.model;
+    HEED_CHECK(options.embed_dim >= 1 && options.ffn_dim >= 0, ShapeError, kName, ": embed_dim = ", options.embed_dim,
+               " must be at least 1 and ffn_dim = ", options.ffn_dim, " at least 0, which stands for 4·embed_dim");
+    if (options.ffn_dim == 0) options.ffn_dim = 4 * options.embed_dim;
     return options;
   }
 

@@ -25,17 +25,17 @@
 HEED_NAMESPACE_BEGIN
 
 struct MultiHeadAttentionOptions {
-  Index model;                            ///< E, the width of the queries' input and of y
-  Index heads;                            ///< H
-  Index kv_heads = 0;                     ///< G, a divisor of H; 0 stands for H, 1 is multi-query attention
-  Index head_width = 0;                   ///< Dk; 0 stands for E/H
-  Index value_head_width = 0;             ///< Dv; 0 stands for Dk
-  Index key_model = 0;                    ///< the width of the keys' input (PyTorch: kdim); 0 stands for E
-  Index value_model = 0;                  ///< the width of the values' input (PyTorch: vdim); 0 stands for key_model
-  bool bias = true;                       ///< in every projection
-  std::optional<double> scale{};          ///< of the scores; 1/√Dk where not given
-  double dropout = 0;                     ///< probability that a weight is dropped, while context.training
-  std::optional<RotaryOptions> rotary{};  ///< turns queries and keys by their positions; width 0 stands for Dk
+  Index embed_dim;                ///< E, the width of the queries' input and of y
+  Index num_heads;                ///< H
+  Index num_kv_heads = 0;         ///< G, a divisor of H; 0 stands for H, 1 is multi-query attention
+  Index head_dim = 0;             ///< Dk; 0 stands for E/H
+  Index value_head_dim = 0;       ///< Dv; 0 stands for Dk
+  Index key_dim = 0;              ///< the width of the keys' input (PyTorch: kdim); 0 stands for E
+  Index value_dim = 0;            ///< the width of the values' input (PyTorch: vdim); 0 stands for key_model
+  bool bias = true;               ///< in every projection
+  std::optional<double> scale{};  ///< of the scores; 1/√Dk where not given
+  double dropout = 0;             ///< probability that a weight is dropped, while context.training
+  std::optional<RotaryEmbeddingOptions> rotary{};  ///< turns queries and keys by their positions; width 0 stands for Dk
 };
 
 /// Which products MultiHeadAttention::pack() prepares.
@@ -57,28 +57,29 @@ namespace detail {
 /// The options with everything that 0 stands for filled in.
 inline MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
   constexpr std::string_view name = "heed::MultiHeadAttention";
-  HEED_CHECK(o.model >= 1 && o.heads >= 1, ShapeError, name, ": model = ", o.model, " and heads = ", o.heads,
-             " must be at least 1");
-  HEED_CHECK(o.kv_heads >= 0 && o.head_width >= 0 && o.value_head_width >= 0 && o.key_model >= 0 && o.value_model >= 0,
-             ShapeError, name, ": kv_heads = ", o.kv_heads, ", head_width = ", o.head_width,
-             ", value_head_width = ", o.value_head_width, ", key_model = ", o.key_model,
-             " and value_model = ", o.value_model, " can't be negative");
-  if (o.kv_heads == 0) o.kv_heads = o.heads;
-  HEED_CHECK(o.heads % o.kv_heads == 0, ShapeError, name, ": heads = ", o.heads, " but kv_heads = ", o.kv_heads,
+  HEED_CHECK(o.embed_dim >= 1 && o.num_heads >= 1, ShapeError, name, ": embed_dim = ", o.embed_dim,
+             " and num_heads = ", o.num_heads, " must be at least 1");
+  HEED_CHECK(o.num_kv_heads >= 0 && o.head_dim >= 0 && o.value_head_dim >= 0 && o.key_dim >= 0 && o.value_dim >= 0,
+             ShapeError, name, ": num_kv_heads = ", o.num_kv_heads, ", head_dim = ", o.head_dim,
+             ", value_head_dim = ", o.value_head_dim, ", key_dim = ", o.key_dim, " and value_dim = ", o.value_dim,
+             " can't be negative");
+  if (o.num_kv_heads == 0) o.num_kv_heads = o.num_heads;
+  HEED_CHECK(o.num_heads % o.num_kv_heads == 0, ShapeError, name, ": num_heads = ", o.num_heads,
+             " but num_kv_heads = ", o.num_kv_heads,
              "; heads must be a multiple, query head h reads key head h / "
-             "(heads/kv_heads)");
-  if (o.head_width == 0) {
-    HEED_CHECK(o.model % o.heads == 0, ShapeError, name, ": model = ", o.model,
-               " is not a multiple of heads = ", o.heads, "; give head_width");
-    o.head_width = o.model / o.heads;
+             "(heads/num_kv_heads)");
+  if (o.head_dim == 0) {
+    HEED_CHECK(o.embed_dim % o.num_heads == 0, ShapeError, name, ": embed_dim = ", o.embed_dim,
+               " is not a multiple of num_heads = ", o.num_heads, "; give head_dim");
+    o.head_dim = o.embed_dim / o.num_heads;
   }
-  if (o.value_head_width == 0) o.value_head_width = o.head_width;
-  if (o.key_model == 0) o.key_model = o.model;
-  if (o.value_model == 0) o.value_model = o.key_model;
+  if (o.value_head_dim == 0) o.value_head_dim = o.head_dim;
+  if (o.key_dim == 0) o.key_dim = o.embed_dim;
+  if (o.value_dim == 0) o.value_dim = o.key_dim;
   if (o.rotary) {
-    if (o.rotary->width == 0) o.rotary->width = o.head_width;
-    HEED_CHECK(o.rotary->width == o.head_width, ShapeError, name, ": rotary.width = ", o.rotary->width,
-               " but head_width = ", o.head_width, "; leave it 0, or give rotary.turned to turn a part of each head");
+    if (o.rotary->head_dim == 0) o.rotary->head_dim = o.head_dim;
+    HEED_CHECK(o.rotary->head_dim == o.head_dim, ShapeError, name, ": rotary.head_dim = ", o.rotary->head_dim,
+               " but head_dim = ", o.head_dim, "; leave it 0, or give rotary.rotary_dim to turn a part of each head");
   }
   check_attention_options(name, o.scale, o.dropout);
   return o;
@@ -110,9 +111,9 @@ class HeadProjection {
 
   /// The options are resolved().
   explicit HeadProjection(const MultiHeadAttentionOptions& o)
-      : input_{o.model, o.key_model, o.value_model},
-        heads_{o.heads, o.kv_heads, o.kv_heads},
-        width_{o.head_width, o.head_width, o.value_head_width} {
+      : input_{o.embed_dim, o.key_dim, o.value_dim},
+        heads_{o.num_heads, o.num_kv_heads, o.num_kv_heads},
+        width_{o.head_dim, o.head_dim, o.value_head_dim} {
     if (is_joint()) {
       joint_weight_ = Parameter<T>(first_row(3), input_width(0));
     } else {

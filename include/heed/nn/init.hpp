@@ -72,7 +72,7 @@ void check_fans(std::string_view name, const Parameter<T>& parameter) {
 inline double inverse_root_fan(Index fan) { return 1 / std::sqrt(static_cast<double>(std::max<Index>(1, fan))); }
 
 template <class T>
-double kaiming_deviation(const TensorView<T, 2>& w, const init::KaimingOptions& options) {
+double kaiming_stddev(const TensorView<T, 2>& w, const init::KaimingOptions& options) {
   return options.gain * inverse_root_fan(w.extent(options.fan == init::Fan::In ? 1 : 0));
 }
 
@@ -156,16 +156,16 @@ void uniform(Parameter<T>& parameter, const Philox& random, double low, double h
 
 /// Normal with mean 0. Throws ValueError for a negative standard deviation.
 template <class T>
-void normal(TensorView<T, 2> w, const Philox& random, double deviation) {
-  HEED_CHECK(deviation >= 0, ValueError, "heed::init::normal: the standard deviation ", deviation, " is negative");
-  detail::fill_numbered(w, [&](std::uint64_t i) { return deviation * random.normal(i); });
+void normal(TensorView<T, 2> w, const Philox& random, double stddev) {
+  HEED_CHECK(stddev >= 0, ValueError, "heed::init::normal: the standard deviation ", stddev, " is negative");
+  detail::fill_numbered(w, [&](std::uint64_t i) { return stddev * random.normal(i); });
 }
 template <class T>
-void normal(Parameter<T>& parameter, const Philox& random, double deviation) {
-  normal(parameter.mutable_matrix(), random, deviation);
+void normal(Parameter<T>& parameter, const Philox& random, double stddev) {
+  normal(parameter.mutable_matrix(), random, stddev);
 }
 
-/// Standard deviation gain·√(2 / (in + out)); Glorot, Bengio: "Understanding the difficulty of training deep
+/// Standard stddev gain·√(2 / (in + out)); Glorot, Bengio: "Understanding the difficulty of training deep
 /// feedforward neural networks", 2010. A parameter that is a vector throws ShapeError.
 template <class T>
 void xavier_normal(TensorView<T, 2> w, const Philox& random, double gain = 1) {
@@ -189,11 +189,11 @@ void xavier_uniform(Parameter<T>& parameter, const Philox& random, double gain =
   xavier_uniform(parameter.mutable_matrix(), random, gain);
 }
 
-/// Standard deviation gain / √fan; He, Zhang, Ren, Sun: "Delving deep into rectifiers", 2015.
+/// Standard stddev gain / √fan; He, Zhang, Ren, Sun: "Delving deep into rectifiers", 2015.
 /// A parameter that is a vector throws ShapeError.
 template <class T>
 void kaiming_normal(TensorView<T, 2> w, const Philox& random, const KaimingOptions& options = {}) {
-  normal(w, random, detail::kaiming_deviation(w, options));
+  normal(w, random, detail::kaiming_stddev(w, options));
 }
 template <class T>
 void kaiming_normal(Parameter<T>& parameter, const Philox& random, const KaimingOptions& options = {}) {
@@ -205,7 +205,7 @@ void kaiming_normal(Parameter<T>& parameter, const Philox& random, const Kaiming
 /// is the gain 1/√3.
 template <class T>
 void kaiming_uniform(TensorView<T, 2> w, const Philox& random, const KaimingOptions& options = {}) {
-  const double bound = detail::kSqrt3 * detail::kaiming_deviation(w, options);
+  const double bound = detail::kSqrt3 * detail::kaiming_stddev(w, options);
   uniform(w, random, -bound, bound);
 }
 template <class T>

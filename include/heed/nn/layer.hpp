@@ -18,10 +18,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
@@ -95,10 +95,10 @@ void check_layer_shapes(std::string_view name, const TensorView<const T, 3>& x, 
              ": y shares memory with x; give it memory of its own");
 }
 
-/// f(first, last, slot) over ranges of [0, rows), on the executor when there is enough work. Rows must be independent
+/// f(first, last, worker) over ranges of [0, rows), on the executor when there is enough work. Rows must be independent
 /// of each other: where the ranges are cut then changes no result. `row_size` is the work of a row in elements.
 template <class F>
-void for_rows(Context& context, Index rows, Index row_size, F&& f) {
+void parallel_for_rows(Context& context, Index rows, Index row_size, F&& f) {
   constexpr Index piece_size = 16384;  // elements: some microseconds, well above the cost of handing out a piece
   const Index rows_per_piece = std::max<Index>(1, piece_size / std::max<Index>(1, row_size));
   if (context.executor().concurrency() == 1 || rows <= rows_per_piece) {
@@ -106,18 +106,18 @@ void for_rows(Context& context, Index rows, Index row_size, F&& f) {
     return;
   }
   const Index pieces = (rows + rows_per_piece - 1) / rows_per_piece;
-  context.executor().parallel_for(static_cast<int>(pieces), [&](int piece, int slot) {
+  context.executor().parallel_for(static_cast<int>(pieces), [&](int piece, int worker) {
     const Index first = piece * rows_per_piece;
-    f(first, std::min(rows, first + rows_per_piece), slot);
+    f(first, std::min(rows, first + rows_per_piece), worker);
   });
 }
 
 /// f(begin, end) over ranges of [0, size): elements next to each other that don't depend on each other.
 template <class F>
-void for_runs(Context& context, Index size, F&& f) {
+void parallel_for_elements(Context& context, Index size, F&& f) {
   constexpr Index length = 1024;
-  for_rows(context, (size + length - 1) / length, length,
-           [&](Index first, Index last, int) { f(first * length, std::min(size, last * length)); });
+  parallel_for_rows(context, (size + length - 1) / length, length,
+                    [&](Index first, Index last, int) { f(first * length, std::min(size, last * length)); });
 }
 
 /// Lanes 0, ..., n - 1 (all of them when n is larger) from elements next to each other; the other lanes hold `fill`.
@@ -169,15 +169,15 @@ void transform_rows(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, 
   const Index length = x.extent(1), width = x.extent(2);
   const bool read_copy = !x.has_dense_rows(), write_copy = !y.has_dense_rows();
   const Workspace::Frame frame(context.workspace());
-  const Index slots = read_copy || write_copy ? context.executor().concurrency() : 0;
-  const auto scratch = context.workspace().tensor<T, 3>({slots, group, width});
-  for_rows(context, x.extent(0) * length, width, [&](Index first, Index last, int slot) {
+  const Index workers = read_copy || write_copy ? context.executor().concurrency() : 0;
+  const auto scratch = context.workspace().tensor<T, 3>({workers, group, width});
+  parallel_for_rows(context, x.extent(0) * length, width, [&](Index first, Index last, int worker) {
     for (Index r = first, count; r < last; r += count) {
       const Index b = r / length, l = r % length;
       count = std::min({group, last - r, length - l});
       const TensorView<const T, 2> from(x[b][l].data(), {count, width}, {x.stride(1), x.stride(2)});
       const TensorView<T, 2> to(y[b][l].data(), {count, width}, {y.stride(1), y.stride(2)});
-      const TensorView<T, 2> rows(scratch[slot].data(), {count, width});
+      const TensorView<T, 2> rows(scratch[worker].data(), {count, width});
       if (read_copy) copy_matrix(from, rows);
       for (Index i = 0; i < count; ++i) {
         row(b, l + i, read_copy ? rows[i].data() : from[i].data(), write_copy ? rows[i].data() : to[i].data());

@@ -75,13 +75,13 @@ const T* bias_from(const Parameter<T>& bias, Index first = 0) {
 
 /// Whether x (B, L, E) is also (B·L, E): its samples follow each other at the distance of their rows.
 template <class T>
-bool has_one_pitch(const TensorView<T, 3>& x) {
+bool has_one_row_stride(const TensorView<T, 3>& x) {
   return x.extent(0) <= 1 || x.extent(1) <= 1 || x.stride(0) == x.extent(1) * x.stride(1);
 }
 template <class T>
 TensorView<T, 2> flatten_rows(const TensorView<T, 3>& x) {
-  const Index pitch = x.extent(1) > 1 ? x.stride(1) : x.stride(0);
-  return {x.data(), {x.extent(0) * x.extent(1), x.extent(2)}, {pitch, x.stride(2)}};
+  const Index row_stride = x.extent(1) > 1 ? x.stride(1) : x.stride(0);
+  return {x.data(), {x.extent(0) * x.extent(1), x.extent(2)}, {row_stride, x.stride(2)}};
 }
 
 /// y (B, L, out) = activation(x·Wᵀ + b) + residual: one product over all rows, or one a sample where strides ask for
@@ -98,7 +98,7 @@ void linear(const TensorView<const T, 3>& x, const LinearOperand<T>& operand, co
   };
   if (y.empty()) return;
   const bool adds = then.residual.data() != nullptr;
-  if (has_one_pitch(x) && has_one_pitch(y) && (!adds || has_one_pitch(then.residual))) {
+  if (has_one_row_stride(x) && has_one_row_stride(y) && (!adds || has_one_row_stride(then.residual))) {
     multiply(flatten_rows(x), flatten_rows(y), adds ? flatten_rows(then.residual) : TensorView<const T, 2>{});
   } else {
     for (Index b = 0; b < x.extent(0); ++b) multiply(x[b], y[b], adds ? then.residual[b] : TensorView<const T, 2>{});
@@ -128,7 +128,7 @@ void check_residual(std::string_view name, const TensorView<const T, 3>& residua
 /// x (B, L, E) as (B·L, E): where it lies, or a copy in the workspace when its samples don't follow each other.
 template <class T>
 TensorView<const T, 2> all_rows(const TensorView<const T, 3>& x, Workspace& workspace) {
-  if (has_one_pitch(x)) return flatten_rows(x);
+  if (has_one_row_stride(x)) return flatten_rows(x);
   const TensorView<T, 3> copy = workspace.template tensor<T, 3>(x.extents());
   for (Index b = 0; b < x.extent(0); ++b) copy_matrix<T>(x[b], copy[b]);
   return flatten_rows(TensorView<const T, 3>(copy));
@@ -156,7 +156,7 @@ void linear_backward_input(const TensorView<const T, 3>& dy, const TensorView<co
   const auto multiply = [&](TensorView<const T, 2> rows, TensorView<T, 2> to, TensorView<const T, 2> more) {
     gemm<T>(rows, weight, to, {.residual = more, .accumulate = accumulates}, context);
   };
-  if (has_one_pitch(dy) && has_one_pitch(dx) && (!adds || has_one_pitch(residual))) {
+  if (has_one_row_stride(dy) && has_one_row_stride(dx) && (!adds || has_one_row_stride(residual))) {
     multiply(flatten_rows(dy), flatten_rows(dx), adds ? flatten_rows(residual) : TensorView<const T, 2>{});
   } else {
     for (Index b = 0; b < dy.extent(0); ++b) multiply(dy[b], dx[b], adds ? residual[b] : TensorView<const T, 2>{});
@@ -171,9 +171,9 @@ inline Philox generator(std::uint64_t seed, std::string_view prefix, std::string
 }  // namespace detail
 
 struct LinearOptions {
-  Index in;          ///< width of x
-  Index out;         ///< width of y
-  bool bias = true;  ///< add `bias`
+  Index in_features;   ///< width of x
+  Index out_features;  ///< width of y
+  bool bias = true;    ///< add `bias`
 };
 
 /// y = x·weightᵀ + bias; x (B, L, in), y (B, L, out), weight (out, in), bias (out).
@@ -183,10 +183,11 @@ class Linear : public detail::UnaryLayer<Linear<T>> {
  public:
   /// Throws ShapeError for a width below 1.
   explicit Linear(const LinearOptions& options) : options_(options) {
-    HEED_CHECK(options.in >= 1 && options.out >= 1, ShapeError, kName, ": in = ", options.in,
-               " and out = ", options.out, " must be at least 1");
-    weight_ = Parameter<T>(options.out, options.in);
-    if (options.bias) bias_ = Parameter<T>(options.out);
+    HEED_CHECK(options.in_features >= 1 && options.out_features >= 1, ShapeError, kName,
+               ": in_features = ", options.in_features, " and out_features = ", options.out_features,
+               " must be at least 1");
+    weight_ = Parameter<T>(options.out_features, options.in_features);
+    if (options.bias) bias_ = Parameter<T>(options.out_features);
   }
 
   /// What backward() needs of a forward: its x, borrowed.
@@ -199,7 +200,7 @@ class Linear : public detail::UnaryLayer<Linear<T>> {
   const Parameter<T>& weight() const { return weight_; }
   Parameter<T>& bias() { return bias_; }
   const Parameter<T>& bias() const { return bias_; }
-  Index output_width(Index) const { return options_.out; }
+  Index output_width(Index) const { return options_.out_features; }
 
   template <class F>
   void visit(std::string_view prefix, F&& f) {
@@ -214,14 +215,14 @@ class Linear : public detail::UnaryLayer<Linear<T>> {
   /// model: layers of one model need different ones.
   void initialize(std::uint64_t seed, std::string_view name = "") {
     init::kaiming_uniform(weight_, detail::generator(seed, name, "weight"), {.gain = 1 / detail::kSqrt3});
-    const double bound = detail::inverse_root_fan(options_.in);
+    const double bound = detail::inverse_root_fan(options_.in_features);
     if (bias_.exists()) init::uniform(bias_, detail::generator(seed, name, "bias"), -bound, bound);
   }
 
   /// Lays the weight out as the kernel reads it: forward gives the same bits in less time. Mutable access to the weight
   /// drops the copy. Throws ValueError when the weight was released and changed since.
   void pack(const PackOptions& options = {}) {
-    packed_.pack(weight_, 0, options_.out);
+    packed_.pack(weight_, 0, options_.out_features);
     if (options.release) weight_.release();
   }
   /// Whether forward uses a packed copy.
@@ -233,7 +234,7 @@ class Linear : public detail::UnaryLayer<Linear<T>> {
   /// two passes, to the same bits. Throws ShapeError also for a residual that is not (B, L, out), ValueError for one
   /// that overlaps y.
   void forward(TensorView<const T, 3> x, const LinearEpilogue<T>& then, TensorView<T, 3> y, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.in, options_.out);
+    detail::check_layer_shapes(kName, x, y, options_.in_features, options_.out_features);
     detail::check_residual(kName, then.residual, y);
     detail::LinearOperand<T> operand;
     operand.packed = packed_.current(weight_);
@@ -259,7 +260,7 @@ class Linear : public detail::UnaryLayer<Linear<T>> {
   /// The same with dx = residual + dy·weight, in one pass; the residual may be dx.
   void backward_residual(TensorView<const T, 3> dy, TensorView<const T, 3> residual, TensorView<T, 3> dx,
                          const Cache& cache, Context& context) {
-    detail::check_backward(kName, cache.x, {cache.x.extent(0), cache.x.extent(1), options_.out}, dy, dx);
+    detail::check_backward(kName, cache.x, {cache.x.extent(0), cache.x.extent(1), options_.out_features}, dy, dx);
     detail::check_backward_residual(kName, residual, dx);
     detail::linear_backward_parameters(cache.x, dy, weight_.grad_matrix(),
                                        bias_.exists() ? bias_.grad().data() : nullptr, context);

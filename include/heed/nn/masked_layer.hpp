@@ -13,8 +13,8 @@
 
 #include <heed/attention/attention.hpp>
 #include <heed/attention/backward.hpp>
-#include <heed/attention/call.hpp>
-#include <heed/attention/checks.hpp>
+#include <heed/attention/common/call.hpp>
+#include <heed/attention/common/checks.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>

@@ -11,10 +11,10 @@
 #include <string_view>
 
 #include <heed/attention/attention.hpp>
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/mask/basic.hpp>
@@ -59,7 +59,7 @@ auto mean_over_heads(const Weights& weights) {
 /// (G·Dk, key_model) and v_proj_weight (G·Dv, value_model); in_proj_bias (H·Dk + G·Dk + G·Dv); out_proj.weight
 /// (E, H·Dv) and out_proj.bias (E). Starts with zeros: load weights or call initialize().
 ///
-///   heed::MultiHeadAttention<float> mha({.model = 512, .heads = 8});
+///   heed::MultiHeadAttention<float> mha({.embed_dim = 512, .num_heads = 8});
 ///   mha.initialize(1);
 ///   Eigen::MatrixXf y = mha(x);                                  // x (L, E), any storage order
 ///   heed::Tensor<float, 3> z = mha(batch, heed::Padding(lengths));
@@ -75,7 +75,9 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   explicit MultiHeadAttention(const MultiHeadAttentionOptions& options)
       : options_(detail::resolved(options)),
         in_proj_(options_),
-        out_proj_({.in = options_.heads * options_.value_head_width, .out = options_.model, .bias = options_.bias}) {
+        out_proj_({.in_features = options_.num_heads * options_.value_head_dim,
+                   .out_features = options_.embed_dim,
+                   .bias = options_.bias}) {
     if (options_.rotary) rotary_.emplace(*options_.rotary);
   }
 
@@ -108,7 +110,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   const Parameter<T>& in_proj_bias() const { return in_proj_.bias(); }
   Linear<T>& out_proj() { return out_proj_; }
   const Linear<T>& out_proj() const { return out_proj_; }
-  Index output_width(Index) const { return options_.model; }
+  Index output_width(Index) const { return options_.embed_dim; }
 
   template <class F>
   void visit(std::string_view prefix, F&& f) {
@@ -141,7 +143,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     check_elements<Q, K, V>();
     const auto attention = [&](TensorView<const T, 3> q, TensorView<const T, 3> k, TensorView<const T, 3> v,
                                TensorView<T, 3> y) { forward(q, k, v, mask, y, context); };
-    return detail::apply<T>(options_.model, context, attention, query, key, value);
+    return detail::apply<T>(options_.embed_dim, context, attention, query, key, value);
   }
   template <TensorLike Q, TensorLike K, TensorLike V>
   auto operator()(const Q& query, const K& key, const V& value, Context& context) const {
@@ -196,7 +198,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   void forward_with_weights(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
                             const MaskArgument<T>& mask, TensorView<T, 3> y, TensorView<T, 4> weights,
                             Context& context) const {
-    const Extents<4> expected{query.extent(0), options_.heads, query.extent(1), key.extent(1)};
+    const Extents<4> expected{query.extent(0), options_.num_heads, query.extent(1), key.extent(1)};
     HEED_CHECK(weights.extents() == expected, ShapeError, kName, ": weights ", weights.extents(),
                " do not fit the call; make them ", expected);
     run(query, key, value, mask, {}, y, weights, context);
@@ -305,17 +307,17 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     HEED_CHECK(key.extent(1) == value.extent(1), ShapeError, kName, ": value ", value.extents(),
                " has Lk = ", value.extent(1), " but key ", key.extents(), " has Lk = ", key.extent(1),
                "; each key needs one value");
-    const Extents<3> expected{query.extent(0), query.extent(1), options_.model};
+    const Extents<3> expected{query.extent(0), query.extent(1), options_.embed_dim};
     HEED_CHECK(y.extents() == expected, ShapeError, kName, ": y ", y.extents(), " does not fit query ", query.extents(),
                "; make it ", expected);
   }
 
   AttentionOptions attention_options() const { return {.scale = options_.scale, .dropout = options_.dropout}; }
   TensorView<T, 4> split_values(const TensorView<T, 3>& x) const {
-    return detail::split_heads(x, 0, options_.heads, options_.value_head_width);
+    return detail::split_heads(x, 0, options_.num_heads, options_.value_head_dim);
   }
   Extents<3> attended_extents(const TensorView<const T, 3>& query) const {
-    return {query.extent(0), query.extent(1), options_.heads * options_.value_head_width};
+    return {query.extent(0), query.extent(1), options_.num_heads * options_.value_head_dim};
   }
   void rotate(const detail::Heads<T>& heads, Context& context) const {
     if (!rotary_) return;
@@ -364,7 +366,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     const TensorView<const T, 3>& query = cache.inputs[0];
     for (int part = 0; part < 3; ++part) {
       const auto at = static_cast<std::size_t>(part);
-      detail::check_backward(kName, cache.inputs[at], {query.extent(0), query.extent(1), options_.model}, dy,
+      detail::check_backward(kName, cache.inputs[at], {query.extent(0), query.extent(1), options_.embed_dim}, dy,
                              gradients[at].dx);
       detail::check_backward_residual(kName, gradients[at].residual, gradients[at].dx);
       HEED_CHECK(!gradients[at].dx.data() || !in_proj_.is_joined(cache.inputs, part), ValueError, kName,
@@ -379,7 +381,8 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
                            const TensorView<const T, 3>& value, const MaskArgument<T>& mask, Context& context) const {
     const Index B = query.extent(0), Lq = query.extent(1);
     AttentionWithWeights<detail::result_t<Q, T>, Tensor<T, 4>> result{
-        detail::make_result<Q, T, 3>({B, Lq, options_.model}), Tensor<T, 4>(B, options_.heads, Lq, key.extent(1))};
+        detail::make_result<Q, T, 3>({B, Lq, options_.embed_dim}),
+        Tensor<T, 4>(B, options_.num_heads, Lq, key.extent(1))};
     forward_with_weights(query, key, value, mask, detail::write_as<3>(result.out), result.weights.view(), context);
     return result;
   }
@@ -387,7 +390,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   MultiHeadAttentionOptions options_;
   detail::HeadProjection<T> in_proj_;
   Linear<T> out_proj_;
-  std::optional<Rotary<T>> rotary_;
+  std::optional<RotaryEmbedding<T>> rotary_;
 };
 
 HEED_NAMESPACE_END

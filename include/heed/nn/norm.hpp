@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Normalisation of each token's vector: LayerNorm and RMSNorm.
+/// Normalization of each token's vector: LayerNorm and RMSNorm.
 
 #include <algorithm>
 #include <cmath>
@@ -42,13 +42,13 @@ HEED_ALWAYS_INLINE void over_row(Index n, Term&& term) {
   for (; i < n; i += lanes) term(0, i, n - i);
 }
 
-/// What centres and scales a row: y = ((x - mean) - residue) · inverse_deviation.
+/// What centers and scales a row: y = ((x - mean) - residue) · inverse_deviation.
 template <class A>
 struct RowMoments {
   A mean, residue, inverse_deviation;
 };
 
-/// 1 / √spread. A row without spread, which epsilon did not lift, is normalised to zeros.
+/// 1 / √spread. A row without spread, which epsilon did not lift, is normalized to zeros.
 template <class A>
 A inverse_root(A spread) {
   return spread == A(0) ? A(0) : A(1) / std::sqrt(spread);
@@ -76,7 +76,7 @@ HEED_ALWAYS_INLINE RowMoments<accumulate_t<T>> row_moments(const T* x, Index n, 
 }
 
 /// What a norm's backward needs of a forward: its x, borrowed, and the moments of each row: mean, residue and inverse
-/// deviation, of which RMSNorm has the last alone.
+/// stddev, of which RMSNorm has the last alone.
 template <class T>
 struct NormCache {
   TensorView<const T, 3> x{};
@@ -86,17 +86,17 @@ struct NormCache {
   std::size_t bytes() const { return moments.bytes(); }
 };
 
-/// With n = (x - mean)·s the normalised row, s its inverse deviation and g = dy·weight:
+/// With n = (x - mean)·s the normalized row, s its inverse stddev and g = dy·weight:
 ///   dx = residual + s·(g - mean(g) - n·mean(g·n)),  dweight += sum over rows of dy·n,  dbias += sum over rows of dy
-/// and for RMSNorm, which is not Centred, the same without mean(x) and mean(g). weight, dweight and dbias may be null.
-template <bool Centred, class T>
+/// and for RMSNorm, which is not Centered, the same without mean(x) and mean(g). weight, dweight and dbias may be null.
+template <bool Centered, class T>
 void norm_backward(NormCache<T>& cache, const TensorView<const T, 3>& dy, const TensorView<const T, 3>& residual,
                    const TensorView<T, 3>& dx, const T* weight, T* dweight, T* dbias, Context& context) {
   using A = accumulate_t<T>;
   using V = Vec<A>;
   const Index width = dy.extent(2), length = dy.extent(1), rows = dy.extent(0) * length;
   if (rows == 0) return;
-  const TensorView<A, 2> moments = cache.moments.template view<2>({Centred ? 3 : 1, rows});
+  const TensorView<A, 2> moments = cache.moments.template view<2>({Centered ? 3 : 1, rows});
   const RowBlocks blocks = RowBlocks::of(rows, width);
   const Workspace::Frame frame(context.workspace());
   // Each block of rows has its own sums, of dy·n and then of dy.
@@ -112,32 +112,32 @@ void norm_backward(NormCache<T>& cache, const TensorView<const T, 3>& dy, const 
   };
 
   backward_rows(blocks, cache.x, dy, dx, context, [&](Index block, Index r, const T* x, const T* g, T* to) {
-    const V mean = Centred ? moments(0, r) : A(0), residue = Centred ? moments(1, r) : A(0);
-    const V scale = moments(Centred ? 2 : 0, r);
-    const auto normalised = [&](Index i, Index lanes) HEED_ALWAYS_INLINE_LAMBDA {
-      const V v = load_lanes(x + i, lanes, Centred ? moments(0, r) : A(0));
-      return Centred ? ((v - mean) - residue) * scale : v * scale;
+    const V mean = Centered ? moments(0, r) : A(0), residue = Centered ? moments(1, r) : A(0);
+    const V scale = moments(Centered ? 2 : 0, r);
+    const auto normalized = [&](Index i, Index lanes) HEED_ALWAYS_INLINE_LAMBDA {
+      const V v = load_lanes(x + i, lanes, Centered ? moments(0, r) : A(0));
+      return Centered ? ((v - mean) - residue) * scale : v * scale;
     };
     A* dw = dweight ? parts[block].data() : nullptr;
     A* db = dbias ? dw + width : nullptr;
     RowSum<A> first, second;
     over_row<A>(width, [&](int k, Index i, Index lanes) HEED_ALWAYS_INLINE_LAMBDA {
-      const V n = normalised(i, lanes), d = load_lanes(g + i, lanes);
+      const V n = normalized(i, lanes), d = load_lanes(g + i, lanes);
       const V weighted = weight ? d * load_lanes(weight + i, lanes) : d;
-      if (Centred) first.part[k] = first.part[k] + weighted;
+      if (Centered) first.part[k] = first.part[k] + weighted;
       second.part[k] = fma(weighted, n, second.part[k]);
       if (dw) store_lanes<A>(fma(d, n, load_lanes(dw + i, lanes)), dw + i, lanes);
       if (db) store_lanes<A>(d + load_lanes(db + i, lanes), db + i, lanes);
     });
     if (!to) return;
     const A count = static_cast<A>(width);
-    const V shift = Centred ? first.total() / count : A(0), slope = second.total() / count;
+    const V shift = Centered ? first.total() / count : A(0), slope = second.total() / count;
     for (Index i = 0; i < width; i += V::size) {
       const Index lanes = width - i;
       const V d = load_lanes(g + i, lanes);
       V v = weight ? d * load_lanes(weight + i, lanes) : d;
-      if (Centred) v = v - shift;
-      v = fma(-normalised(i, lanes), slope, v) * scale;
+      if (Centered) v = v - shift;
+      v = fma(-normalized(i, lanes), slope, v) * scale;
       if (residual.data()) v = v + residual_lanes(r, i, lanes);
       store_lanes<T>(v, to + i, lanes);
     }
@@ -157,14 +157,14 @@ T* grad_or_null(Parameter<T>& parameter) {
 }
 
 inline void check_norm(std::string_view name, Index width, double eps) {
-  HEED_CHECK(width >= 1, ShapeError, name, ": width = ", width, " but at least 1 is needed");
+  HEED_CHECK(width >= 1, ShapeError, name, ": embed_dim = ", width, " but at least 1 is needed");
   HEED_CHECK(eps >= 0 && std::isfinite(eps), ValueError, name, ": eps = ", eps, " must be a finite number >= 0");
 }
 
 }  // namespace detail
 
 struct LayerNormOptions {
-  Index width;         ///< E
+  Index embed_dim;     ///< E
   double eps = 1e-5;   ///< added to the variance; checkpoints differ (BERT: 1e-12)
   bool affine = true;  ///< multiply by `weight`, add `bias`
   bool bias = true;    ///< false: an affine layer without `bias`
@@ -178,11 +178,11 @@ class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
  public:
   /// Throws ShapeError for width < 1, ValueError for an eps that is negative or not finite.
   explicit LayerNorm(const LayerNormOptions& options) : options_(options) {
-    detail::check_norm("heed::LayerNorm", options.width, options.eps);
+    detail::check_norm("heed::LayerNorm", options.embed_dim, options.eps);
     if (!options.affine) return;
-    weight_ = Parameter<T>(options.width);
-    std::fill_n(weight_.mutable_value().data(), options.width, T(1));
-    if (options.bias) bias_ = Parameter<T>(options.width);
+    weight_ = Parameter<T>(options.embed_dim);
+    std::fill_n(weight_.mutable_value().data(), options.embed_dim, T(1));
+    if (options.bias) bias_ = Parameter<T>(options.embed_dim);
   }
 
   using Cache = detail::NormCache<T>;
@@ -192,7 +192,7 @@ class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
   const Parameter<T>& weight() const { return weight_; }
   Parameter<T>& bias() { return bias_; }
   const Parameter<T>& bias() const { return bias_; }
-  Index output_width(Index) const { return options_.width; }
+  Index output_width(Index) const { return options_.embed_dim; }
 
   template <class F>
   void visit(std::string_view prefix, F&& f) {
@@ -205,12 +205,12 @@ class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
 
   /// Throws ShapeError when x or y is not (B, L, E), ValueError when they overlap without being the same.
   void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.width, options_.width, detail::InPlace::Allowed);
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim, detail::InPlace::Allowed);
     run(x, y, {}, context);
   }
   /// forward() that a backward() can follow; x must live, unchanged, until then, so y can't be x.
   void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.width, options_.width);
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim);
     cache.x = x;
     run(x, y, cache.moments.template view<2>({3, x.extent(0) * x.extent(1)}), context);
   }
@@ -236,7 +236,7 @@ class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
   void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, const TensorView<accumulate_t<T>, 2>& moments,
            Context& context) const {
     using A = accumulate_t<T>;
-    const Index width = options_.width;
+    const Index width = options_.embed_dim;
     const T* weight = detail::value_or_null(weight_);
     const T* bias = detail::value_or_null(bias_);
     const A eps = static_cast<A>(options_.eps);
@@ -271,7 +271,7 @@ class LayerNorm : public detail::UnaryLayer<LayerNorm<T>> {
 };
 
 struct RMSNormOptions {
-  Index width;         ///< E
+  Index embed_dim;     ///< E
   double eps = 1e-6;   ///< added to the mean square; PyTorch's own default is the type's machine epsilon
   bool affine = true;  ///< multiply by `weight`
 };
@@ -283,10 +283,10 @@ class RMSNorm : public detail::UnaryLayer<RMSNorm<T>> {
  public:
   /// Throws ShapeError for width < 1, ValueError for an eps that is negative or not finite.
   explicit RMSNorm(const RMSNormOptions& options) : options_(options) {
-    detail::check_norm("heed::RMSNorm", options.width, options.eps);
+    detail::check_norm("heed::RMSNorm", options.embed_dim, options.eps);
     if (!options.affine) return;
-    weight_ = Parameter<T>(options.width);
-    std::fill_n(weight_.mutable_value().data(), options.width, T(1));
+    weight_ = Parameter<T>(options.embed_dim);
+    std::fill_n(weight_.mutable_value().data(), options.embed_dim, T(1));
   }
 
   using Cache = detail::NormCache<T>;
@@ -294,7 +294,7 @@ class RMSNorm : public detail::UnaryLayer<RMSNorm<T>> {
   const RMSNormOptions& options() const { return options_; }
   Parameter<T>& weight() { return weight_; }
   const Parameter<T>& weight() const { return weight_; }
-  Index output_width(Index) const { return options_.width; }
+  Index output_width(Index) const { return options_.embed_dim; }
 
   template <class F>
   void visit(std::string_view prefix, F&& f) {
@@ -307,12 +307,12 @@ class RMSNorm : public detail::UnaryLayer<RMSNorm<T>> {
 
   /// Throws ShapeError when x or y is not (B, L, E), ValueError when they overlap without being the same.
   void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.width, options_.width, detail::InPlace::Allowed);
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim, detail::InPlace::Allowed);
     run(x, y, {}, context);
   }
   /// forward() that a backward() can follow; x must live, unchanged, until then, so y can't be x.
   void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.width, options_.width);
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, options_.embed_dim);
     cache.x = x;
     run(x, y, cache.moments.template view<2>({1, x.extent(0) * x.extent(1)}), context);
   }
@@ -333,11 +333,11 @@ class RMSNorm : public detail::UnaryLayer<RMSNorm<T>> {
  private:
   static constexpr std::string_view kName = "heed::RMSNorm";
 
-  /// Keeps the inverse deviation of each row, (1, B·L), unless the view is empty.
+  /// Keeps the inverse stddev of each row, (1, B·L), unless the view is empty.
   void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, const TensorView<accumulate_t<T>, 2>& moments,
            Context& context) const {
     using A = accumulate_t<T>;
-    const Index width = options_.width;
+    const Index width = options_.embed_dim;
     const T* weight = detail::value_or_null(weight_);
     const A eps = static_cast<A>(options_.eps);
     detail::transform_rows(x, y, context, [&](Index b, Index l, const T* from, T* to) {

@@ -2,7 +2,8 @@
 #pragma once
 
 /// @file
-/// Where a token stands. Sinusoidal and Learned positions are added to x; Rotary turns queries and keys.
+/// Where a token stands. SinusoidalPositions and LearnedPositions positions are added to x; RotaryEmbedding turns
+/// queries and keys.
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +28,7 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What Sinusoidal and Learned share: the calls, and y = input_scale·x + scale·encoding(position).
+/// What SinusoidalPositions and Learned share: the calls, and y = input_scale·x + scale·encoding(position).
 /// Layer gives options() with width, scale and input_scale, check_range(positions, B, L), and encoding(position): a
 /// function of (i, n) that gives elements i, ..., i + n - 1 of that position's row; and
 /// backward_table(dy, positions, context), which adds to the gradient of the rows.
@@ -38,7 +39,7 @@ class AddedPositions : public UnaryLayer<Layer> {
   template <TensorLike X>
   auto operator()(const X& x, const Positions& positions, Context& context) const {
     return apply<T>(
-        layer().options().width, context,
+        layer().options().embed_dim, context,
         [&](TensorView<const T, 3> in, TensorView<T, 3> out) { forward(in, positions, out, context); }, x);
   }
   template <TensorLike X>
@@ -47,22 +48,22 @@ class AddedPositions : public UnaryLayer<Layer> {
     return (*this)(x, positions, context);
   }
 
-  Index output_width(Index) const { return layer().options().width; }
+  Index output_width(Index) const { return layer().options().embed_dim; }
 
   /// x and y (B, L, E); y may be x. Throws ShapeError when x, y or the positions don't fit, ValueError when x and y
   /// overlap without being the same, and for positions that the layer does not have.
   void forward(TensorView<const T, 3> x, const Positions& positions, TensorView<T, 3> y, Context& context) const {
     using V = Vec<accumulate_t<T>>;
     const auto& options = layer().options();
-    check_layer_shapes(Layer::kName, x, y, options.width, options.width, InPlace::Allowed);
+    check_layer_shapes(Layer::kName, x, y, options.embed_dim, options.embed_dim, InPlace::Allowed);
     positions.check(Layer::kName, x.extent(0), x.extent(1));
     layer().check_range(positions, x.extent(0), x.extent(1));
     const V scale = static_cast<accumulate_t<T>>(options.scale);
     const V input_scale = static_cast<accumulate_t<T>>(options.input_scale);
     transform_rows(x, y, context, [&](Index b, Index l, const T* from, T* to) {
       const auto encoding = layer().encoding(positions(b, l));
-      for (Index i = 0; i < options.width; i += V::size) {
-        const Index lanes = std::min<Index>(V::size, options.width - i);
+      for (Index i = 0; i < options.embed_dim; i += V::size) {
+        const Index lanes = std::min<Index>(V::size, options.embed_dim - i);
         const V v = load_lanes(from + i, lanes) * input_scale;
         store_lanes<T>(fma(scale, encoding(i, lanes), v), to + i, lanes);
       }
@@ -96,7 +97,7 @@ class AddedPositions : public UnaryLayer<Layer> {
     static_cast<Layer&>(*this).backward_table(dy, cache.positions, context);
     if (!dx.data()) return;
     using V = Vec<accumulate_t<T>>;
-    const Index width = layer().options().width;
+    const Index width = layer().options().embed_dim;
     check_layer_shapes(Layer::kName, dy, dx, width, width, InPlace::Allowed);
     const V input_scale = static_cast<accumulate_t<T>>(layer().options().input_scale);
     transform_rows(dy, dx, context, [&](Index, Index, const T* from, T* to) {
@@ -123,8 +124,8 @@ enum class SinusoidalSpacing {
   Endpoint   ///< the last frequency is exactly 1/base (tensor2tensor, Whisper)
 };
 
-struct SinusoidalOptions {
-  Index width;          ///< E
+struct SinusoidalPositionsOptions {
+  Index embed_dim;      ///< E
   double base = 10000;  ///< the ratio of the longest wave to the shortest
   SinusoidalLayout layout = SinusoidalLayout::Interleaved;
   SinusoidalSpacing spacing = SinusoidalSpacing::Standard;
@@ -140,44 +141,44 @@ struct SinusoidalOptions {
 /// (Vaswani et al.: "Attention is all you need", 2017, section 3.5). An odd width has one sine more than cosines.
 /// Formed in double, stored in accumulate_t<T>. No parameters.
 template <class T>
-class Sinusoidal : public detail::AddedPositions<Sinusoidal<T>, T> {
+class SinusoidalPositions : public detail::AddedPositions<SinusoidalPositions<T>, T> {
   using A = accumulate_t<T>;
 
  public:
   using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
   /// Throws ShapeError for width < 1 or length < 0, ValueError for a base that is not above 0.
-  explicit Sinusoidal(const SinusoidalOptions& options) : options_(options) {
-    HEED_CHECK(options.width >= 1 && options.length >= 0, ShapeError, kName, ": width = ", options.width,
+  explicit SinusoidalPositions(const SinusoidalPositionsOptions& options) : options_(options) {
+    HEED_CHECK(options.embed_dim >= 1 && options.length >= 0, ShapeError, kName, ": embed_dim = ", options.embed_dim,
                " must be at least 1 and length = ", options.length, " at least 0");
     HEED_CHECK(options.base > 0, ValueError, kName, ": base = ", options.base, " must be above 0");
-    const Index pairs = (options.width + 1) / 2;
+    const Index pairs = (options.embed_dim + 1) / 2;
     frequencies_ = Tensor<double, 1>(pairs);
     const double spread = options.spacing == SinusoidalSpacing::Endpoint
                               ? static_cast<double>(std::max<Index>(1, pairs - 1))
-                              : static_cast<double>(options.width) / 2;
+                              : static_cast<double>(options.embed_dim) / 2;
     for (Index i = 0; i < pairs; ++i) frequencies_(i) = std::pow(options.base, -static_cast<double>(i) / spread);
-    table_ = Tensor<A, 2>(options.length, options.width);
+    table_ = Tensor<A, 2>(options.length, options.embed_dim);
     for (Index p = 0; p < options.length; ++p) {
-      for (Index e = 0; e < options.width; ++e) table_(p, e) = value(p, e);
+      for (Index e = 0; e < options.embed_dim; ++e) table_(p, e) = value(p, e);
     }
   }
 
-  const SinusoidalOptions& options() const { return options_; }
+  const SinusoidalPositionsOptions& options() const { return options_; }
   template <class F>
   void visit(std::string_view, F&&) const {}
 
   /// The rows that are added at positions start, ..., start + length - 1, before `scale`.
   Matrix table(Index length, Index start = 0) const {
-    Matrix rows(length, options_.width);
+    Matrix rows(length, options_.embed_dim);
     for (Index p = 0; p < length; ++p) {
-      for (Index e = 0; e < options_.width; ++e) rows(p, e) = static_cast<T>(value(start + p, e));
+      for (Index e = 0; e < options_.embed_dim; ++e) rows(p, e) = static_cast<T>(value(start + p, e));
     }
     return rows;
   }
 
  private:
-  friend class detail::AddedPositions<Sinusoidal<T>, T>;
+  friend class detail::AddedPositions<SinusoidalPositions<T>, T>;
   static constexpr std::string_view kName = "heed::Sinusoidal";
 
   A value(Index position, Index e) const {
@@ -200,14 +201,14 @@ class Sinusoidal : public detail::AddedPositions<Sinusoidal<T>, T> {
   void check_range(const Positions&, Index, Index) const {}
   void backward_table(const TensorView<const T, 3>&, const Positions&, Context&) {}
 
-  SinusoidalOptions options_;
+  SinusoidalPositionsOptions options_;
   Tensor<double, 1> frequencies_;
   Tensor<A, 2> table_;
 };
 
-struct LearnedOptions {
+struct LearnedPositionsOptions {
   Index length;            ///< how many positions there are
-  Index width;             ///< E
+  Index embed_dim;         ///< E
   int offset = 0;          ///< added to each position: position p reads row p + offset (OPT: 2)
   double scale = 1;        ///< y = input_scale·x + scale·weight
   double input_scale = 1;  ///< of x
@@ -216,16 +217,16 @@ struct LearnedOptions {
 /// y = input_scale·x + scale·weight[position + offset]; x and y (B, L, E), weight (length, E).
 /// Starts with zeros: load weights or call initialize(). A position without a row throws ValueError.
 template <class T>
-class Learned : public detail::AddedPositions<Learned<T>, T> {
+class LearnedPositions : public detail::AddedPositions<LearnedPositions<T>, T> {
  public:
   /// Throws ShapeError for a length or width below 1.
-  explicit Learned(const LearnedOptions& options) : options_(options) {
-    HEED_CHECK(options.length >= 1 && options.width >= 1, ShapeError, kName, ": length = ", options.length,
-               " and width = ", options.width, " must be at least 1");
-    weight_ = Parameter<T>(options.length, options.width);
+  explicit LearnedPositions(const LearnedPositionsOptions& options) : options_(options) {
+    HEED_CHECK(options.length >= 1 && options.embed_dim >= 1, ShapeError, kName, ": length = ", options.length,
+               " and embed_dim = ", options.embed_dim, " must be at least 1");
+    weight_ = Parameter<T>(options.length, options.embed_dim);
   }
 
-  const LearnedOptions& options() const { return options_; }
+  const LearnedPositionsOptions& options() const { return options_; }
   Parameter<T>& weight() { return weight_; }
   const Parameter<T>& weight() const { return weight_; }
 
@@ -239,10 +240,10 @@ class Learned : public detail::AddedPositions<Learned<T>, T> {
   }
 
   /// Normal numbers.
-  void initialize(const Philox& random, double deviation = 0.02) { init::normal(weight_, random, deviation); }
+  void initialize(const Philox& random, double stddev = 0.02) { init::normal(weight_, random, stddev); }
 
  private:
-  friend class detail::AddedPositions<Learned<T>, T>;
+  friend class detail::AddedPositions<LearnedPositions<T>, T>;
   static constexpr std::string_view kName = "heed::Learned";
 
   auto encoding(Index position) const {
@@ -265,7 +266,7 @@ class Learned : public detail::AddedPositions<Learned<T>, T> {
                            [&](Index b, Index l) { return positions(b, l) + options_.offset; });
   }
 
-  LearnedOptions options_;
+  LearnedPositionsOptions options_;
   Parameter<T> weight_;
 };
 

@@ -59,7 +59,7 @@ const T* step_panels(const TensorView<const T, 2>& b, Workspace& workspace) {
 /// Parameters under PyTorch's names, for each layer k: weight_ih_lk, weight_hh_lk, bias_ih_lk, bias_hh_lk, and the
 /// same with _reverse. They start with zeros: load weights or call initialize().
 ///
-///   heed::LSTM<float> layer({.in = 32, .hidden = 64});
+///   heed::LSTM<float> layer({.input_size = 32, .hidden_size = 64});
 ///   layer.forward(x, {.lengths = lengths, .h_n = h, .c_n = c}, y, context);
 template <class T>
 class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
@@ -100,7 +100,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   const RecurrentOptions& options() const { return options_; }
   /// 2 where there is a pass from the end, else 1.
   int directions() const { return options_.bidirectional ? 2 : 1; }
-  Index output_width(Index) const { return directions() * options_.hidden; }
+  Index output_width(Index) const { return directions() * options_.hidden_size; }
   /// (S, B, hidden), the extents of a state for B sequences.
   Extents<3> state_extents(Index B) const { return boundary().state_extents(B); }
 
@@ -122,7 +122,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   /// Uniform numbers within ±1/√hidden, as PyTorch's layers start. `name` is the layer's name in its model: layers of
   /// one model need different ones.
   void initialize(std::uint64_t seed, std::string_view name = "") {
-    const double bound = detail::inverse_root_fan(options_.hidden);
+    const double bound = detail::inverse_root_fan(options_.hidden_size);
     visit("", [&](std::string_view part, Parameter<T>& parameter) {
       init::uniform(parameter, detail::generator(seed, name, part), -bound, bound);
     });
@@ -183,8 +183,8 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   /// one that is written overlaps another argument.
   void backward(TensorView<const T, 3> dy, const RecurrentGradients<T>& states, TensorView<T, 3> dx, Cache& cache,
                 Context& context) {
-    HEED_CHECK(cache.layers_.size() == static_cast<std::size_t>(options_.layers), ShapeError, cell_->name,
-               ": the cache holds a forward of ", cache.layers_.size(), " layers but there are ", options_.layers,
+    HEED_CHECK(cache.layers_.size() == static_cast<std::size_t>(options_.num_layers), ShapeError, cell_->name,
+               ": the cache holds a forward of ", cache.layers_.size(), " layers but there are ", options_.num_layers,
                "; give it to a forward of this layer first");
     detail::check_backward(boundary(), cache.extents_, dy, states, dx);
     const detail::PackedSequences& sequences = cache.sequences_;
@@ -192,11 +192,12 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     const Workspace::Frame frame(workspace);
     const Index rows = sequences.rows(), width = output_width(0);
     auto errors = workspace.template tensor<T, 2>({rows, width});
-    auto errors_below = workspace.template tensor<T, 2>({options_.layers > 1 ? rows : 0, width});
+    auto errors_below = workspace.template tensor<T, 2>({options_.num_layers > 1 ? rows : 0, width});
     sequences.pack(dy, errors, context);
-    for (int layer = options_.layers; layer-- > 0;) {
+    for (int layer = options_.num_layers; layer-- > 0;) {
       TensorView<T, 2> dinput = errors_below;
-      if (layer == 0) dinput = dx.data() ? workspace.template tensor<T, 2>({rows, options_.in}) : TensorView<T, 2>{};
+      if (layer == 0)
+        dinput = dx.data() ? workspace.template tensor<T, 2>({rows, options_.input_size}) : TensorView<T, 2>{};
       for (int direction = 0; direction < directions(); ++direction) {
         backward_pass({layer, direction}, errors, states, dinput, cache, context);
       }
@@ -213,18 +214,18 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
  protected:
   /// Throws ShapeError for a width or a number of layers below 1, ValueError for a dropout outside [0, 1].
   Recurrent(const detail::RecurrentCell<T>& cell, const RecurrentOptions& options) : cell_(&cell), options_(options) {
-    HEED_CHECK(options.in >= 1 && options.hidden >= 1 && options.layers >= 1, ShapeError, cell.name,
-               ": in = ", options.in, ", hidden = ", options.hidden, " and layers = ", options.layers,
+    HEED_CHECK(options.input_size >= 1 && options.hidden_size >= 1 && options.num_layers >= 1, ShapeError, cell.name,
+               ": in = ", options.input_size, ", hidden = ", options.hidden_size, " and layers = ", options.num_layers,
                " must be at least 1");
     HEED_CHECK(options.dropout >= 0 && options.dropout <= 1, ValueError, cell.name, ": dropout = ", options.dropout,
                " must be a probability between 0 and 1");
-    const Index gates = cell.gates * options.hidden;
-    for (int layer = 0; layer < options.layers; ++layer) {
-      const Index in = layer == 0 ? options.in : output_width(0);
+    const Index gates = cell.gates * options.hidden_size;
+    for (int layer = 0; layer < options.num_layers; ++layer) {
+      const Index in = layer == 0 ? options.input_size : output_width(0);
       for (int direction = 0; direction < directions(); ++direction) {
         RecurrentWeights<T>& w = parts_.emplace_back().weights;
         w.weight_ih = Parameter<T>(gates, in);
-        w.weight_hh = Parameter<T>(gates, options.hidden);
+        w.weight_hh = Parameter<T>(gates, options.hidden_size);
         if (!options.bias) continue;
         w.bias_ih = Parameter<T>(gates);
         w.bias_hh = Parameter<T>(gates);
@@ -243,22 +244,26 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   };
 
   detail::RecurrentBoundary boundary() const {
-    return {cell_->name,     cell_->has_cell_state,          options_.in,
-            output_width(0), options_.layers * directions(), options_.hidden};
+    return {cell_->name,
+            cell_->has_cell_state,
+            options_.input_size,
+            output_width(0),
+            options_.num_layers * directions(),
+            options_.hidden_size};
   }
   std::size_t index_of(const Pass& pass) const {
     return static_cast<std::size_t>(pass.layer * directions() + pass.direction);
   }
   std::size_t checked(int layer, int direction) const {
-    HEED_CHECK(layer >= 0 && layer < options_.layers && direction >= 0 && direction < directions(), ValueError,
+    HEED_CHECK(layer >= 0 && layer < options_.num_layers && direction >= 0 && direction < directions(), ValueError,
                cell_->name, "::weights: there is no layer ", layer, " in direction ", direction, " of ",
-               options_.layers, " layers and ", directions(), " directions");
+               options_.num_layers, " layers and ", directions(), " directions");
     return index_of({layer, direction});
   }
 
   template <class Self, class F>
   static void visit_parameters(Self& self, std::string_view prefix, F& f) {
-    for (int layer = 0; layer < self.options_.layers; ++layer) {
+    for (int layer = 0; layer < self.options_.num_layers; ++layer) {
       for (int direction = 0; direction < self.directions(); ++direction) {
         auto& w = self.weights(layer, direction);
         const std::string suffix = "_l" + std::to_string(layer) + (direction == 1 ? "_reverse" : "");
@@ -283,16 +288,16 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     if (cache) {
       cache->extents_ = x.extents();
       cache->sequences_ = sequences;
-      cache->layers_.resize(static_cast<std::size_t>(options_.layers));
+      cache->layers_.resize(static_cast<std::size_t>(options_.num_layers));
     }
     const Index rows = sequences.rows();
     const auto memory = [&](detail::Buffer<T>* kept, Index width) {
       return kept ? kept->template view<2>({rows, width}) : workspace.template tensor<T, 2>({rows, width});
     };
 
-    TensorView<T, 2> input = memory(cache ? &cache->x_ : nullptr, options_.in);
+    TensorView<T, 2> input = memory(cache ? &cache->x_ : nullptr, options_.input_size);
     sequences.pack(x, input, context);
-    for (int layer = 0; layer < options_.layers; ++layer) {
+    for (int layer = 0; layer < options_.num_layers; ++layer) {
       LayerCache* kept = cache ? &cache->layers_[static_cast<std::size_t>(layer)] : nullptr;
       const TensorView<T, 2> output = memory(kept ? &kept->output : nullptr, output_width(0));
       for (int direction = 0; direction < directions(); ++direction) {
@@ -301,7 +306,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
       }
       input = output;
       std::optional<DropoutPattern> pattern;
-      if (context.training && options_.dropout > 0 && layer + 1 < options_.layers) {
+      if (context.training && options_.dropout > 0 && layer + 1 < options_.num_layers) {
         pattern.emplace(context.seed, context.next_stream(), options_.dropout);
         if (kept) input = memory(&kept->dropped, output_width(0));
         drop(sequences, *pattern, output, input, context);
@@ -320,7 +325,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   /// The columns of a direction in what a layer gives.
   template <class U>
   TensorView<U, 2> columns_of(int direction, const TensorView<U, 2>& output) const {
-    return output.slice(1, direction * options_.hidden, options_.hidden);
+    return output.slice(1, direction * options_.hidden_size, options_.hidden_size);
   }
 
   /// One pass over input (rows, in), to its columns of output (rows, directions · hidden).
@@ -331,7 +336,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     const Workspace::Frame frame(workspace);
     const std::size_t number = index_of(pass);
     const Part& part = parts_[number];
-    const Index hidden = options_.hidden, gates = cell_->gates * hidden;
+    const Index hidden = options_.hidden_size, gates = cell_->gates * hidden;
     const Extents<2> saved_extents{sequences.rows(), cell_->saved * hidden}, state{sequences.batch(), hidden};
     const auto saved =
         kept ? kept->saved.template view<2>(saved_extents) : workspace.template tensor<T, 2>(saved_extents);
@@ -356,7 +361,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
       detail::multiply<T>(
           {h.slice(0, 0, n), panels, recurrent.slice(0, 0, n), {.bias = detail::bias_from(part.weights.bias_hh)}},
           context);
-      detail::for_rows(context, n, kWorkOfUnit * gates, [&](Index begin, Index end, int) {
+      detail::parallel_for_rows(context, n, kWorkOfUnit * gates, [&](Index begin, Index end, int) {
         for (Index r = begin; r < end; ++r) {
           cell_->forward({saved[first + r].data(), recurrent[r].data(), h[r].data(), c.data() ? c[r].data() : nullptr,
                           y[first + r].data(), hidden});
@@ -375,7 +380,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     const Workspace::Frame frame(workspace);
     const std::size_t number = index_of(pass);
     const detail::PackedSequences& sequences = cache.sequences_;
-    const Index rows = sequences.rows(), hidden = options_.hidden, gates = cell_->gates * hidden;
+    const Index rows = sequences.rows(), hidden = options_.hidden_size, gates = cell_->gates * hidden;
     RecurrentWeights<T>& weights = parts_[number].weights;
     LayerCache& layer = cache.layers_[static_cast<std::size_t>(pass.layer)];
     PassCache& kept = layer.passes[static_cast<std::size_t>(pass.direction)];
@@ -403,7 +408,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     for (Index i = sequences.steps(); i-- > 0;) {
       const Index t = order.step(i), first = sequences.first(t), n = sequences.count(t);
       const auto before = order.before(t);
-      detail::for_rows(context, n, kWorkOfUnit * gates, [&](Index begin, Index end, int) {
+      detail::parallel_for_rows(context, n, kWorkOfUnit * gates, [&](Index begin, Index end, int) {
         for (Index r = begin; r < end; ++r) {
           const bool has_before = r < before.rows;
           detail::copy_row<T>(has_before ? y[before.first + r] : h_0[r], h_before[first + r]);
@@ -432,7 +437,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   /// What layer `layer` read in the forward of this cache, (rows, in).
   TensorView<const T, 2> input_of(int layer, Cache& cache) const {
     const Index rows = cache.sequences_.rows();
-    if (layer == 0) return cache.x_.template view<2>({rows, options_.in});
+    if (layer == 0) return cache.x_.template view<2>({rows, options_.input_size});
     LayerCache& below = cache.layers_[static_cast<std::size_t>(layer - 1)];
     return (below.pattern ? below.dropped : below.output).template view<2>({rows, output_width(0)});
   }
@@ -443,7 +448,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
             const TensorView<T, 2>& to, Context& context) const {
     const T factor = options_.dropout < 1 ? static_cast<T>(1 / (1 - options_.dropout)) : T(0);
     const Index width = from.extent(1);
-    detail::for_rows(context, sequences.steps(), sequences.batch() * width, [&](Index begin, Index end, int) {
+    detail::parallel_for_rows(context, sequences.steps(), sequences.batch() * width, [&](Index begin, Index end, int) {
       for (Index t = begin; t < end; ++t) {
         for (Index r = 0; r < sequences.count(t); ++r) {
           const std::uint32_t word = pattern.query_word(static_cast<int>(sequences.sample(r)), 0, static_cast<int>(t));
@@ -480,7 +485,7 @@ class RNN : public Recurrent<T> {
   explicit RNN(const RNNOptions& o)
       : Recurrent<T>(o.nonlinearity == Nonlinearity::Tanh ? detail::SimpleCell<T, false>::kind
                                                           : detail::SimpleCell<T, true>::kind,
-                     {o.in, o.hidden, o.layers, o.bidirectional, o.bias, o.dropout}) {}
+                     {o.input_size, o.hidden_size, o.num_layers, o.bidirectional, o.bias, o.dropout}) {}
 };
 
 /// Long short-term memory: gates i, f, g, o in this order, h' = o·tanh(c'), c' = f·c + i·g. See Recurrent.

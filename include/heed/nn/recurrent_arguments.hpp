@@ -16,9 +16,9 @@
 HEED_NAMESPACE_BEGIN
 
 struct RecurrentOptions {
-  Index in;                    ///< E, width of x
-  Index hidden;                ///< width of a state
-  int layers = 1;              ///< each on the output of the one before
+  Index input_size;            ///< E, width of x
+  Index hidden_size;           ///< width of a state
+  int num_layers = 1;          ///< each on the output of the one before
   bool bidirectional = false;  ///< a second pass from the end, its states behind the first one's in y
   bool bias = true;            ///< add bias_ih and bias_hh
   double dropout = 0;          ///< probability that an element between two layers is dropped, while context.training
@@ -28,9 +28,9 @@ struct RecurrentOptions {
 enum class Nonlinearity { Tanh, Relu };
 
 struct RNNOptions {
-  Index in;                    ///< E, width of x
-  Index hidden;                ///< width of a state
-  int layers = 1;              ///< each on the output of the one before
+  Index input_size;            ///< E, width of x
+  Index hidden_size;           ///< width of a state
+  int num_layers = 1;          ///< each on the output of the one before
   bool bidirectional = false;  ///< a second pass from the end, its states behind the first one's in y
   bool bias = true;            ///< add bias_ih and bias_hh
   double dropout = 0;          ///< probability that an element between two layers is dropped, while context.training

@@ -71,7 +71,7 @@ class PackedSequences {
   /// packed (rows, E) = x (B, L, E) without its padding, which is not read.
   template <class T>
   void pack(const TensorView<const T, 3>& x, const TensorView<T, 2>& packed, Context& context) const {
-    for_rows(context, steps_, batch_ * x.extent(2), [&](Index begin, Index end, int) {
+    parallel_for_rows(context, steps_, batch_ * x.extent(2), [&](Index begin, Index end, int) {
       for (Index t = begin; t < end; ++t) {
         for (Index r = 0; r < count(t); ++r) copy_row<T>(x[sample(r)][t], packed[first(t) + r]);
       }
@@ -80,7 +80,7 @@ class PackedSequences {
   /// y (B, L, E) = packed (rows, E), and 0 in the padding.
   template <class T>
   void unpack(const TensorView<const T, 2>& packed, const TensorView<T, 3>& y, Context& context) const {
-    for_rows(context, y.extent(1), batch_ * y.extent(2), [&](Index begin, Index end, int) {
+    parallel_for_rows(context, y.extent(1), batch_ * y.extent(2), [&](Index begin, Index end, int) {
       for (Index t = begin; t < end; ++t) {
         const Index n = count(t);
         for (Index r = 0; r < n; ++r) copy_row<T>(packed[first(t) + r], y[sample(r)][t]);

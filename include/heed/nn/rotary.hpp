@@ -10,10 +10,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
@@ -29,10 +29,10 @@ enum class RotaryPairing {
   Interleaved  ///< 2i and 2i + 1: the paper, GPT-J, Meta's own Llama files
 };
 
-struct RotaryOptions {
-  Index width;                    ///< D, the width of a head
-  std::optional<Index> turned{};  ///< R, the first coordinates that turn, an even number; the default is all
-  double base = 10000;            ///< the ratio of the longest wave to the shortest; Llama 3 takes 500000
+struct RotaryEmbeddingOptions {
+  Index head_dim;                     ///< D, the width of a head
+  std::optional<Index> rotary_dim{};  ///< R, the first coordinates that turn, an even number; the default is all
+  double theta = 10000;               ///< the ratio of the longest wave to the shortest; Llama 3 takes 500000
   RotaryPairing pairing = RotaryPairing::HalfSplit;
   Index length = 1024;  ///< positions whose angles are formed at construction; others are formed in each call
 };
@@ -102,27 +102,27 @@ void rotate_row(const T* from, T* to, Index pairs, const accumulate_t<T>* angles
 /// Works on heads (B, H, L, D) inside an attention layer, on any strides and in place; it is therefore not shown to the
 /// observer.
 template <class T>
-class Rotary {
+class RotaryEmbedding {
   using A = accumulate_t<T>;
 
  public:
   /// Throws ShapeError unless 0 <= R <= D, R is even and length >= 0; ValueError for a base that is not above 0.
-  explicit Rotary(const RotaryOptions& options) : options_(options) {
-    const Index turned = options.turned.value_or(options.width);
-    HEED_CHECK(options.width >= 1 && turned >= 0 && turned <= options.width && turned % 2 == 0, ShapeError,
-               "heed::Rotary: turned = ", turned, " must be an even number from 0 to width = ", options.width);
+  explicit RotaryEmbedding(const RotaryEmbeddingOptions& options) : options_(options) {
+    const Index turned = options.rotary_dim.value_or(options.head_dim);
+    HEED_CHECK(options.head_dim >= 1 && turned >= 0 && turned <= options.head_dim && turned % 2 == 0, ShapeError,
+               "heed::Rotary: turned = ", turned, " must be an even number from 0 to width = ", options.head_dim);
     HEED_CHECK(options.length >= 0, ShapeError, "heed::Rotary: length = ", options.length, " is negative");
-    HEED_CHECK(options.base > 0, ValueError, "heed::Rotary: base = ", options.base, " must be above 0");
+    HEED_CHECK(options.theta > 0, ValueError, "heed::Rotary: base = ", options.theta, " must be above 0");
     const Index pairs = turned / 2;
     frequencies_ = Tensor<double, 1>(pairs);
     for (Index i = 0; i < pairs; ++i) {
-      frequencies_(i) = std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(turned));
+      frequencies_(i) = std::pow(options.theta, -2.0 * static_cast<double>(i) / static_cast<double>(turned));
     }
     table_ = Tensor<A, 2>(options.length, turned);
     for (Index p = 0; p < options.length; ++p) form_angles(p, table_.view()[p].data());
   }
 
-  const RotaryOptions& options() const { return options_; }
+  const RotaryEmbeddingOptions& options() const { return options_; }
 
   /// y = rotary(x, positions): x (B, H, L, D), (H, L, D), (L, D) or a plain Eigen matrix (L, D).
   template <TensorLike X>
@@ -181,7 +181,7 @@ class Rotary {
 
   void turn(const TensorView<const T, 4>& x, const Positions& positions, const TensorView<T, 4>& y, A direction,
             Context& context) const {
-    const Index width = options_.width, pairs = frequencies_.size(), length = x.extent(2);
+    const Index width = options_.head_dim, pairs = frequencies_.size(), length = x.extent(2);
     HEED_CHECK(x.extent(3) == width, ShapeError, "heed::Rotary: x ", x.extents(), " has width ", x.extent(3),
                " but the heads have ", width);
     HEED_CHECK(y.extents() == x.extents(), ShapeError, "heed::Rotary: y ", y.extents(), " does not fit x ",
@@ -210,7 +210,7 @@ class Rotary {
     }
   }
 
-  RotaryOptions options_;
+  RotaryEmbeddingOptions options_;
   Tensor<double, 1> frequencies_;
   Tensor<A, 2> table_;
 };

@@ -10,10 +10,10 @@
 #include <string_view>
 
 #include <heed/attention/attention.hpp>
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/mask/basic.hpp>
@@ -27,10 +27,10 @@
 HEED_NAMESPACE_BEGIN
 
 struct SelfAttentionOptions {
-  Index model;                    ///< E
-  Index key_width = 0;            ///< Dk; 0 stands for E
-  Index value_width = 0;          ///< Dv; 0 stands for Dk
-  Index out = 0;                  ///< width of an output projection; 0 for none: y is then (B, L, Dv)
+  Index embed_dim;                ///< E
+  Index head_dim = 0;             ///< Dk; 0 stands for E
+  Index value_head_dim = 0;       ///< Dv; 0 stands for Dk
+  Index out_dim = 0;              ///< width of an output projection; 0 for none: y is then (B, L, Dv)
   bool bias = false;              ///< in every projection
   std::optional<double> scale{};  ///< of the scores; 1/√Dk where not given
   double dropout = 0;             ///< probability that a weight is dropped, while context.training
@@ -42,7 +42,7 @@ struct SelfAttentionOptions {
 ///
 /// Starts with zeros: load weights or call initialize().
 ///
-///   heed::SelfAttention<float> layer({.model = 16, .key_width = 24, .value_width = 28});
+///   heed::SelfAttention<float> layer({.embed_dim = 16, .head_dim = 24, .value_head_dim = 28});
 ///   layer.initialize(1);
 ///   auto [y, weights] = layer.with_weights(x, heed::Causal{});
 template <class T>
@@ -53,10 +53,11 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
   /// Throws ShapeError for a width below 1, ValueError for a scale that is not finite or a dropout outside [0, 1].
   explicit SelfAttention(const SelfAttentionOptions& options)
       : options_(resolved(options)),
-        q_proj_({.in = options_.model, .out = options_.key_width, .bias = options_.bias}),
+        q_proj_({.in_features = options_.embed_dim, .out_features = options_.head_dim, .bias = options_.bias}),
         k_proj_(q_proj_.options()),
-        v_proj_({.in = options_.model, .out = options_.value_width, .bias = options_.bias}) {
-    if (options_.out > 0) out_proj_.emplace(LinearOptions{options_.value_width, options_.out, options_.bias});
+        v_proj_({.in_features = options_.embed_dim, .out_features = options_.value_head_dim, .bias = options_.bias}) {
+    if (options_.out_dim > 0)
+      out_proj_.emplace(LinearOptions{options_.value_head_dim, options_.out_dim, options_.bias});
   }
 
   /// What backward() needs of a forward: its x, borrowed, the projections, what attention gave, and its statistics.
@@ -77,7 +78,7 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
   /// Null unless there is an output projection.
   Linear<T>* out_proj() { return out_proj_ ? &*out_proj_ : nullptr; }
   const Linear<T>* out_proj() const { return out_proj_ ? &*out_proj_ : nullptr; }
-  Index output_width(Index) const { return out_proj_ ? options_.out : options_.value_width; }
+  Index output_width(Index) const { return out_proj_ ? options_.out_dim : options_.value_head_dim; }
 
   template <class F>
   void visit(std::string_view prefix, F&& f) {
@@ -144,7 +145,7 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
   /// forward() that a backward() can follow; x must live, unchanged, until then.
   void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Cache& cache,
                Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.model, output_width(options_.model));
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, output_width(options_.embed_dim));
     cache.x = x;
     const Projected in = projected(cache);
     run_linear(q_proj_, "q_proj", x, in.q, context);
@@ -155,7 +156,7 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
       run_linear(*out_proj_, "out_proj", in.attended, y, context);
     } else {
       detail::transform_rows<T>(in.attended, y, context, [&](Index, Index, const T* from, T* to) {
-        std::copy_n(from, options_.value_width, to);
+        std::copy_n(from, options_.value_head_dim, to);
       });
     }
     context.observe(y);
@@ -166,7 +167,7 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
                 Context& context) {
     const TensorView<const T, 3> x = cache.x;
     const Index B = x.extent(0), L = x.extent(1);
-    detail::check_backward(kName, x, {B, L, output_width(options_.model)}, dy, dx);
+    detail::check_backward(kName, x, {B, L, output_width(options_.embed_dim)}, dy, dx);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
     const Projected in = projected(cache);
@@ -190,12 +191,13 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
   static constexpr std::string_view kName = "heed::SelfAttention";
 
   static SelfAttentionOptions resolved(SelfAttentionOptions options) {
-    HEED_CHECK(options.model >= 1 && options.key_width >= 0 && options.value_width >= 0 && options.out >= 0, ShapeError,
-               kName, ": model = ", options.model, " must be at least 1, key_width = ", options.key_width,
-               ", value_width = ", options.value_width, " and out = ", options.out, " at least 0");
+    HEED_CHECK(options.embed_dim >= 1 && options.head_dim >= 0 && options.value_head_dim >= 0 && options.out_dim >= 0,
+               ShapeError, kName, ": embed_dim = ", options.embed_dim,
+               " must be at least 1, head_dim = ", options.head_dim, ", value_head_dim = ", options.value_head_dim,
+               " and out_dim = ", options.out_dim, " at least 0");
     detail::check_attention_options(kName, options.scale, options.dropout);
-    if (options.key_width == 0) options.key_width = options.model;
-    if (options.value_width == 0) options.value_width = options.key_width;
+    if (options.head_dim == 0) options.head_dim = options.embed_dim;
+    if (options.value_head_dim == 0) options.value_head_dim = options.head_dim;
     return options;
   }
 
@@ -219,7 +221,7 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
   };
   Projected projected(Cache& cache) const {
     const Index B = cache.x.extent(0), L = cache.x.extent(1);
-    const Extents<3> keys{B, L, options_.key_width}, values{B, L, options_.value_width};
+    const Extents<3> keys{B, L, options_.head_dim}, values{B, L, options_.value_head_dim};
     return {cache.q.template view<3>(keys), cache.k.template view<3>(keys), cache.v.template view<3>(values),
             cache.attended.template view<3>(values)};
   }
@@ -236,20 +238,20 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
   }
   TensorView<const T, 4> project(const Linear<T>& layer, std::string_view name, const TensorView<const T, 3>& x,
                                  Context& context) const {
-    const auto y = context.workspace().template tensor<T, 3>({x.extent(0), x.extent(1), layer.options().out});
+    const auto y = context.workspace().template tensor<T, 3>({x.extent(0), x.extent(1), layer.options().out_features});
     run_linear(layer, name, x, y, context);
     return one_head(TensorView<const T, 3>(y));
   }
 
   void run(const TensorView<const T, 3>& x, const MaskArgument<T>& mask, const TensorView<T, 3>& y,
            const TensorView<T, 4>& weights, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, options_.model, output_width(options_.model));
+    detail::check_layer_shapes(kName, x, y, options_.embed_dim, output_width(options_.embed_dim));
     const Workspace::Frame frame(context.workspace());
     const TensorView<const T, 4> q = project(q_proj_, "q_proj", x, context), k = project(k_proj_, "k_proj", x, context),
                                  v = project(v_proj_, "v_proj", x, context);
     TensorView<T, 3> attended = y;
     if (out_proj_) {
-      attended = context.workspace().template tensor<T, 3>({x.extent(0), x.extent(1), options_.value_width});
+      attended = context.workspace().template tensor<T, 3>({x.extent(0), x.extent(1), options_.value_head_dim});
     }
     mask.attend({q, k, v, one_head(attended), weights, attention_options()}, context);
     if (out_proj_) run_linear(*out_proj_, "out_proj", attended, y, context);

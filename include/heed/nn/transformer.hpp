@@ -23,8 +23,8 @@
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/mask/basic.hpp>
+#include <heed/nn/activation_checkpoint.hpp>
 #include <heed/nn/backward.hpp>
-#include <heed/nn/checkpoint.hpp>
 #include <heed/nn/decoder_layer.hpp>
 #include <heed/nn/encoder_layer.hpp>
 #include <heed/nn/layer.hpp>
@@ -37,20 +37,20 @@ HEED_NAMESPACE_BEGIN
 
 /// A stack of blocks.
 template <class LayerOptions>
-struct StackOptions {
-  Index layers;                      ///< how many
+struct TransformerStackOptions {
+  Index num_layers;                  ///< how many
   LayerOptions layer;                ///< of each block
   bool final_norm = false;           ///< after the last block
   std::optional<double> norm_eps{};  ///< of the final norm; the blocks' where not given
 };
-using EncoderOptions = StackOptions<EncoderLayerOptions>;  ///< what Encoder is made with
-using DecoderOptions = StackOptions<DecoderLayerOptions>;  ///< what Decoder is made with
+using EncoderOptions = TransformerStackOptions<EncoderLayerOptions>;  ///< what Encoder is made with
+using DecoderOptions = TransformerStackOptions<DecoderLayerOptions>;  ///< what Decoder is made with
 
 namespace detail {
 
 /// What Encoder and Decoder share: blocks one after the other, with an optional norm at the end.
 template <class Layer, class Options, class T>
-class Stack {
+class TransformerStack {
  public:
   /// What backward() needs of a forward: the input of each block, the first of them borrowed, and what the blocks keep.
   struct Cache {
@@ -61,7 +61,7 @@ class Stack {
     TensorView<const T, 3> x{};
     std::vector<Buffer<T>> outputs;
     std::vector<typename Layer::Cache> layers;
-    std::vector<Checkpoint> checkpoints;
+    std::vector<ActivationCheckpoint> checkpoints;
     typename LayerNorm<T>::Cache norm;
 
     /// Memory held.
@@ -82,7 +82,7 @@ class Stack {
   /// The final norm; null unless there is one.
   LayerNorm<T>* norm() { return norm_ ? &*norm_ : nullptr; }
   const LayerNorm<T>* norm() const { return norm_ ? &*norm_ : nullptr; }
-  Index output_width(Index) const { return options_.layer.model; }
+  Index output_width(Index) const { return options_.layer.embed_dim; }
 
   template <class F>
   void visit(std::string_view prefix, F&& f) {
@@ -104,10 +104,10 @@ class Stack {
   }
 
  protected:
-  Stack(std::string_view name, const Options& options) : name_(name), options_(options) {
-    HEED_CHECK(options.layers >= 0, ShapeError, name, ": layers = ", options.layers, " is negative");
-    layers_.reserve(static_cast<std::size_t>(options.layers));
-    for (Index i = 0; i < options.layers; ++i) layers_.emplace_back(options.layer);
+  TransformerStack(std::string_view name, const Options& options) : name_(name), options_(options) {
+    HEED_CHECK(options.num_layers >= 0, ShapeError, name, ": layers = ", options.num_layers, " is negative");
+    layers_.reserve(static_cast<std::size_t>(options.num_layers));
+    for (Index i = 0; i < options.num_layers; ++i) layers_.emplace_back(options.layer);
     if (options.final_norm) {
       LayerNormOptions norm = norm_options(options.layer);
       norm.eps = options.norm_eps.value_or(norm.eps);
@@ -118,7 +118,7 @@ class Stack {
   /// run(block, x, y) for each block in turn; the output of one is the input of the next.
   template <class Run>
   void forward_blocks(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context, Run&& run) const {
-    const Index width = options_.layer.model;
+    const Index width = options_.layer.embed_dim;
     check_layer_shapes(name_, x, y, width, width);
     const Workspace::Frame frame(context.workspace());
     // Between the blocks two buffers of row-major memory take turns; only the last block writes to y, whose strides are
@@ -147,7 +147,7 @@ class Stack {
   template <class Plain, class Training>
   void forward_blocks(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Cache& cache, Context& context,
                       Plain&& plain, Training&& training) const {
-    check_layer_shapes(name_, x, y, options_.layer.model, options_.layer.model);
+    check_layer_shapes(name_, x, y, options_.layer.embed_dim, options_.layer.embed_dim);
     cache.x = x;
     cache.outputs.resize(layers_.size());
     cache.layers.resize(cache.checkpointing ? std::min<std::size_t>(1, layers_.size()) : layers_.size());
@@ -214,7 +214,7 @@ class Stack {
 
  private:
   void copy_rows(const TensorView<const T, 3>& from, const TensorView<T, 3>& to, Context& context) const {
-    const Index width = options_.layer.model;
+    const Index width = options_.layer.embed_dim;
     transform_rows<T>(from, to, context, [&](Index, Index, const T* in, T* out) { std::copy_n(in, width, out); });
   }
 
@@ -235,17 +235,18 @@ class Stack {
 /// A stack of encoder blocks and, with final_norm, a LayerNorm at the end; x and y (B, L, E).
 /// Parameters: layers.N.*, norm.*.
 ///
-///   heed::Encoder<float> encoder({.layers = 6, .layer = {.model = 384, .heads = 12, .feed_forward = 1536}});
+///   heed::Encoder<float> encoder({.num_layers = 6, .layer = {.embed_dim = 384, .num_heads = 12, .ffn_dim = 1536}});
 ///   heed::load_parameters(encoder, heed::SafeTensors::open(path), names);
 ///   heed::Tensor<float, 3> y = encoder(x, heed::Padding(lengths));
 template <class T>
-class Encoder : public detail::Stack<EncoderLayer<T>, EncoderOptions, T>, public detail::MaskedLayer<Encoder<T>, T> {
+class Encoder : public detail::TransformerStack<EncoderLayer<T>, EncoderOptions, T>,
+                public detail::MaskedLayer<Encoder<T>, T> {
  public:
   using detail::MaskedLayer<Encoder<T>, T>::forward;
 
   /// Throws ShapeError for a negative number of layers, and what a layer finds wrong with its options.
   explicit Encoder(const EncoderOptions& options)
-      : detail::Stack<EncoderLayer<T>, EncoderOptions, T>("heed::Encoder", options) {}
+      : detail::TransformerStack<EncoderLayer<T>, EncoderOptions, T>("heed::Encoder", options) {}
 
   /// Throws ShapeError unless x and y are (B, L, E), ValueError when they overlap, and what the mask finds wrong.
   void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
@@ -255,7 +256,7 @@ class Encoder : public detail::Stack<EncoderLayer<T>, EncoderOptions, T>, public
                          });
   }
 
-  using typename detail::Stack<EncoderLayer<T>, EncoderOptions, T>::Cache;
+  using typename detail::TransformerStack<EncoderLayer<T>, EncoderOptions, T>::Cache;
   /// forward() that a backward() can follow; x must live, unchanged, until then.
   void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Cache& cache,
                Context& context) const {
@@ -288,11 +289,12 @@ class Encoder : public detail::Stack<EncoderLayer<T>, EncoderOptions, T>, public
 ///
 ///   heed::Tensor<float, 3> y = decoder(x, memory, heed::Causal{}, heed::Padding(memory_lengths));
 template <class T>
-class Decoder : public detail::Stack<DecoderLayer<T>, DecoderOptions, T>, public detail::MemoryLayer<Decoder<T>, T> {
+class Decoder : public detail::TransformerStack<DecoderLayer<T>, DecoderOptions, T>,
+                public detail::MemoryLayer<Decoder<T>, T> {
  public:
   /// Throws ShapeError for a negative number of layers, and what a layer finds wrong with its options.
   explicit Decoder(const DecoderOptions& options)
-      : detail::Stack<DecoderLayer<T>, DecoderOptions, T>("heed::Decoder", options) {}
+      : detail::TransformerStack<DecoderLayer<T>, DecoderOptions, T>("heed::Decoder", options) {}
 
   /// Throws as DecoderLayer::forward() does.
   void forward(TensorView<const T, 3> x, TensorView<const T, 3> memory, const MaskArgument<T>& self_mask,
@@ -304,7 +306,7 @@ class Decoder : public detail::Stack<DecoderLayer<T>, DecoderOptions, T>, public
   }
 
   /// What backward() needs of a forward: also the memory, borrowed.
-  struct Cache : detail::Stack<DecoderLayer<T>, DecoderOptions, T>::Cache {
+  struct Cache : detail::TransformerStack<DecoderLayer<T>, DecoderOptions, T>::Cache {
     TensorView<const T, 3> memory{};
   };
   /// forward() that a backward() can follow; x and memory must live, unchanged, until then.

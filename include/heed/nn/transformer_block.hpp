@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// What the blocks of transformers share: where they normalise, and their parts.
+/// What the blocks of transformers share: where they normalize, and their parts.
 /// Where the norms stand: Xiong et al.: "On layer normalization in the transformer architecture", 2020.
 
 #include <string_view>
@@ -19,8 +19,8 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Where a block normalises.
-enum class Norm {
+/// Where a block normalizes.
+enum class NormPlacement {
   Pre,  ///< x + f(norm(x)); a stack of such blocks wants a final norm
   Post  ///< norm(x + f(x)), as in the paper and in BERT
 };
@@ -31,17 +31,17 @@ namespace detail {
 
 template <class Options>
 MultiHeadAttentionOptions self_attention_options(const Options& o) {
-  return {.model = o.model,
-          .heads = o.heads,
-          .kv_heads = o.kv_heads,
+  return {.embed_dim = o.embed_dim,
+          .num_heads = o.num_heads,
+          .num_kv_heads = o.num_kv_heads,
           .bias = o.bias,
           .dropout = o.dropout,
           .rotary = o.rotary};
 }
 template <class Options>
 FeedForwardOptions feed_forward_options(const Options& o) {
-  return {.model = o.model,
-          .hidden = o.feed_forward,
+  return {.embed_dim = o.embed_dim,
+          .ffn_dim = o.ffn_dim,
           .activation = o.activation,
           .gated = o.gated,
           .bias = o.bias,
@@ -49,7 +49,7 @@ FeedForwardOptions feed_forward_options(const Options& o) {
 }
 template <class Options>
 LayerNormOptions norm_options(const Options& o) {
-  return {.width = o.model, .eps = o.eps, .bias = o.bias};
+  return {.embed_dim = o.embed_dim, .eps = o.eps, .bias = o.bias};
 }
 
 template <class T>

@@ -62,23 +62,23 @@ double global_grad_norm(const ParameterList<T>& parameters, Context& context) {
 /// Throws ValueError unless `most` is above 0, and for a norm that is not finite, naming the first parameter whose
 /// gradient isn't; the gradients then stay as they are.
 template <class T>
-double clip_global_norm(const ParameterList<T>& parameters, double most, Context& context) {
-  HEED_CHECK(most > 0, ValueError, "heed::clip_global_norm: most = ", most, " must be above 0");
+double clip_grad_norm(const ParameterList<T>& parameters, double most, Context& context) {
+  HEED_CHECK(most > 0, ValueError, "heed::clip_grad_norm: most = ", most, " must be above 0");
   const double norm = global_grad_norm(parameters, context);
   if (!std::isfinite(norm)) {
     for (const auto& [name, parameter] : parameters) {
       HEED_CHECK(!parameter->has_grad() || std::isfinite(detail::sum_of_squares<T>(parameter->grad(), context)),
-                 ValueError, "heed::clip_global_norm: the norm is ", norm, "; the gradient of ", name,
+                 ValueError, "heed::clip_grad_norm: the norm is ", norm, "; the gradient of ", name,
                  " holds a number that is not finite");
     }
-    HEED_CHECK(false, ValueError, "heed::clip_global_norm: the norm is ", norm);
+    HEED_CHECK(false, ValueError, "heed::clip_grad_norm: the norm is ", norm);
   }
   if (norm <= most) return norm;
   const T factor = static_cast<T>(most / norm);
   for (const auto& entry : parameters) {
     if (!entry.parameter->has_grad()) continue;
     const TensorView<T, 1> grad = entry.parameter->grad();
-    detail::for_runs(context, grad.extent(0), [&](Index begin, Index end) {
+    detail::parallel_for_elements(context, grad.extent(0), [&](Index begin, Index end) {
       for (Index i = begin; i < end; i += Vec<T>::size) {
         detail::store_lanes<T>(detail::load_lanes(grad.data() + i, end - i) * Vec<T>(factor), grad.data() + i, end - i);
       }
@@ -87,9 +87,9 @@ double clip_global_norm(const ParameterList<T>& parameters, double most, Context
   return norm;
 }
 template <class T>
-double clip_global_norm(const ParameterList<T>& parameters, double most) {
+double clip_grad_norm(const ParameterList<T>& parameters, double most) {
   Context context;
-  return clip_global_norm(parameters, most, context);
+  return clip_grad_norm(parameters, most, context);
 }
 
 HEED_NAMESPACE_END

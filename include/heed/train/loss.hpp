@@ -12,10 +12,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/operand.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
@@ -25,12 +25,12 @@
 HEED_NAMESPACE_BEGIN
 
 struct CrossEntropyOptions {
-  int ignored = -100;          ///< the target of a position that does not count
+  int ignore_index = -100;     ///< the target of a position that does not count
   double label_smoothing = 0;  ///< ε: the share of the target distribution that is spread over all classes
   /// What the sum of the positions' losses is divided by; where not given, the number of positions that count. To
   /// accumulate the gradients of the parts of a batch, give each part the count of the whole batch, see
   /// count_targets().
-  std::optional<Index> divisor{};
+  std::optional<Index> normalizer{};
 };
 
 /// What cross_entropy() found.
@@ -109,8 +109,8 @@ Loss cross_entropy(const TensorView<const T, 3>& logits, const TensorView<const 
              targets.extents(), " do not fit logits ", logits.extents(), "; each position needs one");
   HEED_CHECK(smoothing >= 0 && smoothing <= 1, ValueError, name, "label_smoothing = ", smoothing,
              " must lie between 0 and 1");
-  HEED_CHECK(!options.divisor || *options.divisor > 0, ValueError, name, "divisor = ", options.divisor.value_or(0),
-             " must be above 0");
+  HEED_CHECK(!options.normalizer || *options.normalizer > 0, ValueError, name,
+             "divisor = ", options.normalizer.value_or(0), " must be above 0");
   const bool in_place = dlogits.data() == logits.data() && dlogits.strides() == logits.strides();
   if (dlogits.data()) {
     HEED_CHECK(dlogits.extents() == logits.extents(), ShapeError, name, "dlogits ", dlogits.extents(),
@@ -118,15 +118,15 @@ Loss cross_entropy(const TensorView<const T, 3>& logits, const TensorView<const 
     HEED_CHECK(in_place || !may_overlap(dlogits, logits), ValueError, name,
                "dlogits share memory with logits; give them memory of their own, or all of the logits");
   }
-  Loss loss{0, check_targets(targets, classes, options.ignored)};
-  const double divisor = static_cast<double>(options.divisor.value_or(std::max<Index>(1, loss.counted)));
+  Loss loss{0, check_targets(targets, classes, options.ignore_index)};
+  const double divisor = static_cast<double>(options.normalizer.value_or(std::max<Index>(1, loss.counted)));
   const Workspace::Frame frame(context.workspace());
   double* row_losses = context.workspace().template take<double>(rows);
   const auto blocks = RowBlocks::of(rows, classes);
   backward_rows<T>(blocks, logits, {}, dlogits, context, [&](Index, Index r, const T* x, const T*, T* dx) {
     const int target = targets(r / length, r % length);
     row_losses[r] = 0;
-    if (target != options.ignored) {
+    if (target != options.ignore_index) {
       row_losses[r] = cross_entropy_row(x, classes, target, smoothing, static_cast<T>(1 / divisor), dx);
     } else if (dx) {
       std::fill_n(dx, classes, T(0));
@@ -174,7 +174,7 @@ double mse(const TensorView<const T, 3>& y, const TensorView<const T, 3>& target
 
 /// The number of targets that count: all but `ignored`.
 template <class Targets>
-Index count_targets(const Targets& targets, int ignored = CrossEntropyOptions{}.ignored) {
+Index count_targets(const Targets& targets, int ignored = CrossEntropyOptions{}.ignore_index) {
   const TensorView<const int, 2> view = detail::read_targets(targets);
   Index counted = 0;
   for (Index b = 0; b < view.extent(0); ++b) {

@@ -14,7 +14,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
-#include <heed/nn/checkpoint.hpp>
+#include <heed/nn/activation_checkpoint.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -117,13 +117,13 @@ class FiniteObserver final : public Observer {
 /// Throws ValueError for a loss that is not finite, naming the first layer whose output isn't: `forward` runs once
 /// more, from the checkpoint taken before it, with an observer. Costs nothing while the loss is finite.
 ///
-///   const heed::Checkpoint before(context);
+///   const heed::ActivationCheckpoint before(context);
 ///   const auto forward = [&] { model.forward(ids, logits, cache, context); };
 ///   forward();
 ///   const heed::Loss loss = heed::cross_entropy(logits, targets, dlogits, {}, context);
 ///   heed::require_finite(loss.value, before, context, forward);
 template <class Forward>
-void require_finite(double loss, const Checkpoint& before, Context& context, Forward&& forward) {
+void require_finite(double loss, const ActivationCheckpoint& before, Context& context, Forward&& forward) {
   if (std::isfinite(loss)) return;
   FiniteObserver observer;
   before.replay(context, [&] {

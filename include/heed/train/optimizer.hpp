@@ -8,7 +8,7 @@
 ///   for (...) {
 ///     optimizer.zero_grad();
 ///     ... forward, loss, backward ...
-///     heed::clip_global_norm(optimizer.parameters(), 1.0, context);
+///     heed::clip_grad_norm(optimizer.parameters(), 1.0, context);
 ///     optimizer.set_learning_rate(schedule(step));
 ///     optimizer.step(context);
 ///   }
@@ -85,7 +85,7 @@ class Optimizer {
       for (std::size_t k = 0; k < states_.size(); ++k) {
         states[k] = states_[k][static_cast<std::size_t>(i)].mutable_value().data();
       }
-      for_runs(context, size, [&](Index begin, Index end) {
+      parallel_for_elements(context, size, [&](Index begin, Index end) {
         for (Index j = begin; j < end; j += Vec<T>::size) {
           const Index lanes = end - j;
           Vec<T> v = load_lanes(value + j, lanes), s[2] = {};

@@ -20,11 +20,11 @@ enum class Decay {
 };
 
 struct ScheduleOptions {
-  double peak;       ///< the largest learning rate
-  Index warmup = 0;  ///< steps over which it rises linearly from peak/warmup to peak
+  double max_lr;           ///< the largest learning rate
+  Index warmup_steps = 0;  ///< steps over which it rises linearly from peak/warmup to peak
   Decay decay = Decay::Constant;
-  Index steps = 0;   ///< of the whole training: where Cosine ends
-  double floor = 0;  ///< what it does not fall below after the warm-up
+  Index steps = 0;    ///< of the whole training: where Cosine ends
+  double min_lr = 0;  ///< what it does not fall below after the warm-up
 };
 
 /// The learning rate of each step, counted from 0: optimizer.set_learning_rate(schedule(step)).
@@ -33,11 +33,12 @@ class Schedule {
   /// Throws ValueError unless 0 <= floor <= peak, both finite, warmup >= 0, and, for Cosine, steps > warmup.
   explicit Schedule(const ScheduleOptions& options) : options_(options) {
     const ScheduleOptions& o = options;
-    HEED_CHECK(std::isfinite(o.peak) && o.floor >= 0 && o.floor <= o.peak, ValueError,
-               "heed::Schedule: peak = ", o.peak, " and floor = ", o.floor, " must be finite with 0 <= floor <= peak");
-    HEED_CHECK(o.warmup >= 0, ValueError, "heed::Schedule: warmup = ", o.warmup, " is negative");
-    HEED_CHECK(o.decay != Decay::Cosine || o.steps > o.warmup, ValueError, "heed::Schedule: steps = ", o.steps,
-               " must be above warmup = ", o.warmup, " for the cosine to have room");
+    HEED_CHECK(std::isfinite(o.max_lr) && o.min_lr >= 0 && o.min_lr <= o.max_lr, ValueError,
+               "heed::Schedule: peak = ", o.max_lr, " and floor = ", o.min_lr,
+               " must be finite with 0 <= floor <= peak");
+    HEED_CHECK(o.warmup_steps >= 0, ValueError, "heed::Schedule: warmup = ", o.warmup_steps, " is negative");
+    HEED_CHECK(o.decay != Decay::Cosine || o.steps > o.warmup_steps, ValueError, "heed::Schedule: steps = ", o.steps,
+               " must be above warmup = ", o.warmup_steps, " for the cosine to have room");
   }
 
   const ScheduleOptions& options() const { return options_; }

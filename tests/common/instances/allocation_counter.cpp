@@ -21,7 +21,7 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(con
 namespace {
 const bool counting = __sanitizer_install_malloc_and_free_hooks([](const volatile void*, std::size_t) { add_one(); },
                                                                 [](const volatile void*) {}) != 0;
-}
+}  // namespace
 
 #elif defined(__GLIBC__)
 

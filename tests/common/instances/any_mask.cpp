@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 #include <heed/mask/sparse.hpp>
 
 namespace heed_test {
@@ -156,9 +156,9 @@ MaskCase random_packed(const AttentionShape& s, Random& random) {
     const std::size_t i = sequence(both->first, q);
     return both->second[i] <= k && k < both->second[i + 1];
   };
-  if (!cross) return MaskCase("Packed(" + text_of(both->first) + ")", heed::Packed(both->first), truth, both);
+  if (!cross) return MaskCase("Packed(" + text_of(both->first) + ")", heed::DocumentMask(both->first), truth, both);
   return MaskCase("Packed(" + text_of(both->first) + ", " + text_of(both->second) + ")",
-                  heed::Packed(both->first, both->second), truth, both);
+                  heed::DocumentMask(both->first, both->second), truth, both);
 }
 
 MaskCase random_global(const AttentionShape& s, Random& random) {
@@ -196,9 +196,9 @@ MaskCase random_dense(const AttentionShape& s, Random& random) {
     return (*matrix)(e[0] == 1 ? 0 : b, e[1] == 1 ? 0 : h, e[2] == 1 ? 0 : q, e[3] == 1 ? 0 : k) != Element{0};
   };
   const std::string text = "(density " + std::to_string(density) + ")";
-  if (random.chance(0.5)) return MaskCase("Dense::keep" + text, heed::Dense::keep(*matrix), at, matrix);
+  if (random.chance(0.5)) return MaskCase("BoolMask::keep" + text, heed::BoolMask::keep(*matrix), at, matrix);
   return MaskCase(
-      "Dense::ignore" + text, heed::Dense::ignore(*matrix),
+      "BoolMask::ignore" + text, heed::BoolMask::ignore(*matrix),
       [at](int b, int h, int q, int k) { return !at(b, h, q, k); }, matrix);
 }
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include <heed/mask/dense.hpp>
+#include <heed/mask/bool_mask.hpp>
 #include <heed/mask/sparse.hpp>
 
 namespace heed_test {
@@ -63,7 +63,7 @@ MaskCase packed(const AttentionShape& s) {
     return i;
   };
   return MaskCase(
-      "packed", heed::Packed(offsets->first, offsets->second),
+      "packed", heed::DocumentMask(offsets->first, offsets->second),
       [offsets, sequence](int, int, int q, int k) {
         return sequence(offsets->first, q) == sequence(offsets->second, k);
       },
@@ -81,7 +81,7 @@ MaskCase dense(const AttentionShape& s) {
   Random random(7);
   for (Index i = 0; i < keep->size(); ++i) keep->data()[i] = random.chance(0.4);
   return MaskCase(
-      "dense", heed::Dense::keep(*keep), [keep](int, int h, int q, int k) { return (*keep)(0, h, q, k); }, keep);
+      "dense", heed::BoolMask::keep(*keep), [keep](int, int h, int q, int k) { return (*keep)(0, h, q, k); }, keep);
 }
 MaskCase checkerboard() {
   const auto f = [](int q, int k) { return (q + k) % 2 == 0; };
@@ -145,16 +145,16 @@ std::vector<AttentionCase> attention_cases() {
 
   // Large scores leave one key a row that counts; only where two come close is there an error to speak of. It takes
   // many rows until the largest error of the naive path is not small by chance.
-  for (const double deviation : {0.0, 0.01, 3.0, 8.0, 20.0}) {
+  for (const double stddev : {0.0, 0.01, 3.0, 8.0, 20.0}) {
     for (const bool on_grid : {false, true}) {
       for (const int width : {16, 20}) {
-        if (deviation > 8 && !on_grid) continue;
-        const AttentionShape s{deviation > 3 ? 20 : deviation > 1 ? 6 : 2, 2, 2, 70, 70, width, 16};
+        if (stddev > 8 && !on_grid) continue;
+        const AttentionShape s{stddev > 3 ? 20 : stddev > 1 ? 6 : 2, 2, 2, 70, 70, width, 16};
         for (const auto& mask : {no_mask(), dense(s)}) {
           auto& c = add(s, mask);
-          c.deviation = deviation;
+          c.stddev = stddev;
           c.on_grid = on_grid;
-          c.name += " deviation " + std::to_string(deviation) + (on_grid ? " on a grid" : "");
+          c.name += " stddev " + std::to_string(stddev) + (on_grid ? " on a grid" : "");
         }
       }
     }

@@ -145,7 +145,7 @@ class Browser:
         return [event["params"]["request"]["url"] for event in self.events
                 if event.get("method") == "Network.requestWillBeSent"]
 
-    def centre(self, selector, fraction=(0.5, 0.5)):
+    def center(self, selector, fraction=(0.5, 0.5)):
         box = self.evaluate(f"""(() => {{
           const element = document.querySelector({json.dumps(selector)});
           element.scrollIntoView({{block: "nearest", inline: "nearest"}});
@@ -158,10 +158,10 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def hover(self, selector, fraction=(0.5, 0.5)):
-        self.move(*self.centre(selector, fraction))
+        self.move(*self.center(selector, fraction))
 
     def click(self, selector, fraction=(0.5, 0.5)):
-        x, y = self.centre(selector, fraction)
+        x, y = self.center(selector, fraction)
         self.move(x, y)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)

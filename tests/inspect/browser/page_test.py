@@ -76,8 +76,8 @@ class PageTest(unittest.TestCase):
         return self.browser.evaluate(
             f"[...document.querySelectorAll('#{row} .token')].map(t => getComputedStyle(t).backgroundColor)")
 
-    def lightness(self, colour):
-        red, green, blue = [int(channel) for channel in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    def lightness(self, color):
+        red, green, blue = [int(channel) for channel in color.removeprefix("rgb(").removesuffix(")").split(",")]
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     def pixel(self, selector, x, y):
@@ -89,8 +89,8 @@ class PageTest(unittest.TestCase):
           return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
         }})()""")
 
-    def is_grey(self, colour):
-        return max(colour) - min(colour) <= 12
+    def is_grey(self, color):
+        return max(color) - min(color) <= 12
 
     # --- MiniLM -------------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class PageTest(unittest.TestCase):
         self.assertNotIn("hidden", weights[:12])
         self.assertAlmostEqual(sum(float(w) for w in weights[:12]), 1, delta=0.002)
         self.assertEqual(self.count("#queries .token.hatched"), 20)
-        # The upper right of each map is hatched in grey, the lower left coloured.
+        # The upper right of each map is hatched in gray, the lower left coloured.
         self.assertTrue(self.is_grey(self.pixel(head(1, 1) + " canvas", 0.9, 0.1)))
         self.assertFalse(self.is_grey(self.pixel(head(1, 1) + " canvas", 0.1, 0.9)))
 
@@ -230,7 +230,7 @@ class PageTest(unittest.TestCase):
         for scale in ("query", "head", "one"):
             self.browser.click(f"input[value={scale}]")
             ends.append(float(self.text("#ramp-end")))
-            shades.append([self.lightness(colour) for colour in self.backgrounds("keys")])
+            shades.append([self.lightness(color) for color in self.backgrounds("keys")])
         self.assertEqual(ends[0], max(weights))
         self.assertLess(ends[0], ends[1])
         self.assertEqual(ends[2], 1)

@@ -13,7 +13,7 @@ PAPER, HIDDEN, NAN = (255, 255, 255), {(236, 236, 236), (190, 190, 190)}, (0xE6,
 
 
 class Png:
-    """A file of 8-bit indexed colours without filters. Checks what it reads."""
+    """A file of 8-bit indexed colors without filters. Checks what it reads."""
 
     def __init__(self, path):
         data = path.read_bytes()
@@ -36,7 +36,7 @@ class Png:
         self.rows = [lines[i:i + self.width + 1] for i in range(0, len(lines), self.width + 1)]
         assert all(row[0] == 0 for row in self.rows)
 
-    def colour(self, x, y):
+    def color(self, x, y):
         return self.palette[self.rows[y][1 + x]]
 
 
@@ -61,7 +61,7 @@ class PngTest(unittest.TestCase):
             for y in range(30):
                 cell = (y // 10, x // 10)
                 expected = {(0, 0): {scale[250]}, (0, 1): {scale[0]}, (2, 2): {NAN}}.get(cell, HIDDEN)
-                self.assertIn(png.colour(x, y), expected, cell)
+                self.assertIn(png.color(x, y), expected, cell)
 
     def test_grid_of_many_heads(self):
         png = self.read("large.png")
@@ -69,9 +69,9 @@ class PngTest(unittest.TestCase):
         for layer in range(12):
             for head in range(12):
                 x, y = 8 + 104 * head, 8 + 104 * layer
-                self.assertEqual(png.colour(x - 1, y), PAPER)
-                self.assertEqual(png.colour(x, y), png.palette[250], "the first query looks at the first key")
-                self.assertIn(png.colour(x + 95, y), HIDDEN)
+                self.assertEqual(png.color(x - 1, y), PAPER)
+                self.assertEqual(png.color(x, y), png.palette[250], "the first query looks at the first key")
+                self.assertIn(png.color(x + 95, y), HIDDEN)
         self.assertLess(png.packed, 0.6 * png.width * png.height)
 
 

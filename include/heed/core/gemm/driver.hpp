@@ -32,9 +32,9 @@ struct Product {
   Index panel_count() const { return detail::panel_count<T>(c.extent(1)); }
 };
 
-/// Runs f(piece, slot) for n pieces: one after the other in this thread, or through an executor.
+/// Runs f(piece, worker) for n pieces: one after the other in this thread, or through an executor.
 template <class F>
-void for_each_piece(Executor* executor, Index n, F&& f) {
+void parallel_for_each(Executor* executor, Index n, F&& f) {
   if (executor && n > 1) {
     executor->parallel_for(static_cast<int>(n), f);
   } else {
@@ -45,7 +45,7 @@ void for_each_piece(Executor* executor, Index n, F&& f) {
 /// Computes one product. Its pieces are (block of rows) × (range of panels); every piece goes through the whole depth,
 /// so that neither the cut nor the number of threads changes a result.
 ///
-/// Many rows: blocks of rows only. A piece packs its rows, depth block by depth block, into its slot's scratch.
+/// Many rows: blocks of rows only. A piece packs its rows, depth block by depth block, into its worker's scratch.
 /// Few rows among many threads: ranges of panels too. All rows are packed beforehand and shared.
 template <class T>
 class Multiplication {
@@ -67,23 +67,23 @@ class Multiplication {
         panel_ranges_ = std::clamp<Index>(8 * threads / row_blocks_, 1, groups);
       }
     }
-    slot_size_ = (rows + row_blocks_ - 1) / row_blocks_ * blocks_.longest();
+    worker_size_ = (rows + row_blocks_ - 1) / row_blocks_ * blocks_.longest();
     packed_ = context.workspace().template take<T>(shared() ? rows * product.depth()
-                                                            : (executor_ ? threads : 1) * slot_size_);
+                                                            : (executor_ ? threads : 1) * worker_size_);
   }
 
   void run() const {
     if (shared()) {
-      for_each_piece(executor_, row_blocks_ * blocks_.count, [&](int piece, int) {
+      parallel_for_each(executor_, row_blocks_ * blocks_.count, [&](int piece, int) {
         const Index block = piece / blocks_.count, d = piece % blocks_.count;
         pack(rows_of(block), d, shared_rows(rows_of(block), d));
       });
     }
-    for_each_piece(executor_, row_blocks_ * panel_ranges_, [&](int piece, int slot) {
+    parallel_for_each(executor_, row_blocks_ * panel_ranges_, [&](int piece, int worker) {
       const Rows rows = rows_of(piece / panel_ranges_);
       const Index range = piece % panel_ranges_, panels = product_.panel_count();
       for (Index d = 0; d < blocks_.count; ++d) {
-        T* packed = shared() ? shared_rows(rows, d) : packed_ + slot * slot_size_;
+        T* packed = shared() ? shared_rows(rows, d) : packed_ + worker * worker_size_;
         if (!shared()) pack(rows, d, packed);
         multiply(rows, d, packed, part_begin(panels, panel_ranges_, range),
                  part_begin(panels, panel_ranges_, range + 1));
@@ -151,7 +151,7 @@ class Multiplication {
   Product<T> product_;
   DepthBlocks blocks_;
   Executor* executor_ = nullptr;
-  Index row_blocks_ = 1, panel_ranges_ = 1, slot_size_ = 0;
+  Index row_blocks_ = 1, panel_ranges_ = 1, worker_size_ = 0;
   T* packed_ = nullptr;
 };
 

@@ -31,7 +31,7 @@ inline constexpr TileShape kTile{16, 2, 4};
 
 /// Columns of a panel of packed B.
 template <class T>
-inline constexpr Index kPanelWidth = kTile.vectors* Vec<T>::size;
+inline constexpr Index kPanelWidth = kTile.vectors * Vec<T>::size;
 
 template <class T>
 constexpr Index panel_count(Index columns) {

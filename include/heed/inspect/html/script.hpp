@@ -20,7 +20,7 @@ inline constexpr std::string_view kPageScript = R"js(
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const masks = data.masks.map(bytes);
   for (const layer of data.layers) for (const head of layer.heads) head.queries = data.texts[layer.queries].length;
-  const ramp = bytes(data.colours);
+  const ramp = bytes(data.colors);
   const top = data.bits === 16 ? 65534 : 254;
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const state = { layer: data.layer, head: data.head, pinned: -1, hovered: -1, scale: "query" };
@@ -58,7 +58,7 @@ inline constexpr std::string_view kPageScript = R"js(
     }
     return head.rows[query];
   };
-  // The weight that gets the last colour.
+  // The weight that gets the last color.
   const scaleOf = (head, query) =>
     (state.scale === "query" ? largestOf(head, query) : state.scale === "head" ? head.largest : 1) || 1;
 
@@ -93,7 +93,7 @@ inline constexpr std::string_view kPageScript = R"js(
     const step = Math.round(255 * Math.min(Math.max(dark.matches ? 1 - t : t, 0), 1));
     return [ramp[3 * step], ramp[3 * step + 1], ramp[3 * step + 2]];
   };
-  const css = (colour) => `rgb(${colour.join(" ")})`;
+  const css = (color) => `rgb(${color.join(" ")})`;
   const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const nanColour = () => [1, 3, 5].map((i) => parseInt(theme("--nan").slice(i, i + 2), 16));
   const colourOf = (w, head, query) => Number.isNaN(w) ? nanColour() : rgb(w / scaleOf(head, query));
@@ -171,10 +171,10 @@ inline constexpr std::string_view kPageScript = R"js(
     chips(isOneText() ? "queries" : "keys").forEach((chip, k) => {
       const at = query * columns + k, off = query < 0;
       const visible = !off && isVisible(head, at), w = visible ? weightAt(head, at) : 0;
-      const colour = visible ? colourOf(w, head, query) : null;
+      const color = visible ? colourOf(w, head, query) : null;
       chip.classList.toggle("hatched", !off && !visible);
-      chip.style.background = colour ? css(colour) : "";
-      chip.style.color = colour ? inkOn(colour) : "";
+      chip.style.background = color ? css(color) : "";
+      chip.style.color = color ? inkOn(color) : "";
       if (off) delete chip.dataset.weight; else chip.dataset.weight = visible ? number(w) : "hidden";
       chip.lastChild.textContent = !visible ? "" : Number.isNaN(w) ? "NaN" : w >= 0.005 ? Math.round(100 * w) : "";
     });

@@ -125,7 +125,7 @@ inline constexpr std::string_view kPageBody = R"html(
     <div><span>weight 0</span><span class="ramp" id="ramp"></span><span id="ramp-end"></span></div>
     <div><span class="swatch hatched"></span><span>hidden by the mask</span></div>
     <div id="legend-nan" hidden><span class="swatch nan"></span><span>not a number</span></div>
-    <div role="radiogroup" aria-label="Colour scale"><span class="quiet">colours up to</span>
+    <div role="radiogroup" aria-label="Color scale"><span class="quiet">colors up to</span>
       <label><input type="radio" name="scale" value="query" checked>each query&#8217;s largest weight</label>
       <label><input type="radio" name="scale" value="head">the head&#8217;s</label>
       <label><input type="radio" name="scale" value="one">1</label></div>

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// What attention of every kind checks at its boundary, in the words of the function that was called.
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include <heed/attention/common/call.hpp>
+#include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/mask/concept.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Checks of one public function; `function` begins every message.
+struct CallChecks {
+  const char* function;
+
+  /// The shape of a call on q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv).
+  AttentionShape shape(const Extents<4>& q, const Extents<4>& k, const Extents<4>& v) const {
+    fits_int(q, "q");
+    fits_int(k, "k");
+    fits_int(v, "v");
+    HEED_CHECK(k[0] == q[0], ShapeError, function, ": k has B = ", k[0], " but q has B = ", q[0], "; k is ", k,
+               " and q is ", q, " as (B, heads, L, D)");
+    HEED_CHECK(v[0] == q[0], ShapeError, function, ": v has B = ", v[0], " but q has B = ", q[0], "; v is ", v,
+               " and q is ", q, " as (B, heads, L, D)");
+    HEED_CHECK(k[3] == q[3], ShapeError, function, ": k has Dk = ", k[3], " but q has Dk = ", q[3],
+               "; queries and keys need one width");
+    HEED_CHECK(v[1] == k[1], ShapeError, function, ": v has G = ", v[1], " heads but k has G = ", k[1]);
+    HEED_CHECK(v[2] == k[2], ShapeError, function, ": v has Lk = ", v[2], " rows but k has Lk = ", k[2],
+               "; each key needs one value");
+    HEED_CHECK(q[1] == 0 || (k[1] > 0 && q[1] % k[1] == 0), ShapeError, function, ": q has H = ", q[1],
+               " heads but k has G = ", k[1], "; H must be a multiple of G, query head h reads key head h / (H/G)");
+    HEED_CHECK(q[3] > 0, ShapeError, function, ": q and k have Dk = 0, so there are no scores; Dk must be at least 1");
+    const auto i = [](Index n) { return static_cast<int>(n); };
+    return {i(q[0]), i(q[1]), i(k[1]), i(q[2]), i(k[2]), i(q[3]), i(v[3])};
+  }
+
+  template <class A>
+  void options(const AttentionOptions& o, const AttentionShape& shape) const {
+    HEED_CHECK(!o.scale || std::isfinite(static_cast<A>(*o.scale)), ValueError, function, ": scale = ", *o.scale,
+               " must be finite in the type that scores are computed in");
+    HEED_CHECK(o.dropout >= 0 && o.dropout <= 1, ValueError, function, ": dropout = ", o.dropout,
+               " must be a probability between 0 and 1");
+    HEED_CHECK(o.sinks.empty() || o.sinks.size() == static_cast<std::size_t>(shape.H), ShapeError, function, ": ",
+               o.sinks.size(), " sinks but H = ", shape.H, "; give one for each query head");
+  }
+
+  template <class T, int Rank>
+  void extents(const TensorView<T, Rank>& view, const Extents<Rank>& wanted, const char* name) const {
+    HEED_CHECK(view.extents() == wanted, ShapeError, function, ": ", name, " is ", view.extents(),
+               " but the call needs ", wanted);
+  }
+
+  template <class T, class X>
+  void no_alias(const TensorView<T, 4>& output, const TensorView<X, 4>& input, const char* output_name,
+                const char* input_name) const {
+    HEED_CHECK(!may_overlap(output, input), ValueError, function, ": ", output_name, " overlaps ", input_name,
+               " in memory; give it memory of its own");
+  }
+
+  /// The outputs of a backward; what has no memory is not wanted and not checked.
+  template <class T>
+  void gradients(const AttentionGradients<T>& to, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,
+                 const TensorView<const T, 4>& v, const TensorView<const T, 4>& out,
+                 const TensorView<const T, 4>& dout) const {
+    const auto output = [&](const TensorView<T, 4>& gradient, const TensorView<const T, 4>& of, const char* name) {
+      if (!gradient.data()) return;
+      extents(gradient, of.extents(), name);
+      no_alias(gradient, q, name, "q");
+      no_alias(gradient, k, name, "k");
+      no_alias(gradient, v, name, "v");
+      no_alias(gradient, out, name, "out");
+      no_alias(gradient, dout, name, "dout");
+    };
+    output(to.dq, q, "dq");
+    output(to.dk, k, "dk");
+    output(to.dv, v, "dv");
+    no_alias(to.dq, to.dk, "dq", "dk");
+    no_alias(to.dq, to.dv, "dq", "dv");
+    no_alias(to.dk, to.dv, "dk", "dv");
+  }
+
+  void fits_int(const Extents<4>& extents, const char* name) const {
+    for (const Index e : extents) {
+      HEED_CHECK(e >= 0 && e <= std::numeric_limits<int>::max(), ShapeError, function, ": ", name, " is ", extents,
+                 " but extents must lie between 0 and 2147483647; split the call");
+    }
+  }
+};
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

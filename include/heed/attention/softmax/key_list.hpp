@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Which keys of a tile a block of queries works on, and which of its lanes see them.
+
+#include <bit>
+#include <cstdint>
+
+#include <heed/core/config.hpp>
+#include <heed/core/simd.hpp>
+#include <heed/mask/concept.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A tile has at most as many keys as a word has bits.
+inline constexpr int kMaxTileKeys = 64;
+/// The score kernels take the last keys in a group of four and may read row pointers beyond the last one.
+inline constexpr int kKeyPadding = 3;
+
+/// Whether n rows hold Inf or NaN: 0 · x is then not 0, and what is hidden would show.
+template <class A>
+HEED_NOINLINE bool has_non_finite(const A* rows, Index row_stride, int n, Index D) {
+  using V = Vec<A>;
+  constexpr int N = 4;
+  V zeros[N];
+  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = V(A(0)); });
+  A rest(0);
+  for (int r = 0; r < n; ++r) {
+    const A* row = rows + r * row_stride;
+    Index d = 0;
+    for (; d + N * V::size <= D; d += N * V::size) {
+      unroll<N>([&](auto i)
+                    HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = fma(V::load(row + d + i * V::size), V(A(0)), zeros[i]); });
+    }
+    for (; d + V::size <= D; d += V::size) zeros[0] = fma(V::load(row + d), V(A(0)), zeros[0]);
+    for (; d < D; ++d) rest += row[d] * A(0);
+  }
+  return !(sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + rest == A(0));
+}
+
+/// The keys of one tile that at least one lane sees, in order, as rows of K and V; and per lane a bit for each of them.
+/// Hidden keys that no lane sees never enter: they cost nothing and can't poison anything.
+template <class A, int Lanes>
+struct KeyList {
+  using Word = typename Vec<A>::Word;
+  static constexpr int word_bits = static_cast<int>(sizeof(Word)) * 8;
+  static constexpr int words = kMaxTileKeys / word_bits;
+
+  int count = 0;
+  /// Whether some listed key is hidden from some lane.
+  bool masked = false;
+  int key[kMaxTileKeys];
+  const A* k_row[kMaxTileKeys + kKeyPadding];
+  const A* v_row[kMaxTileKeys + kKeyPadding];
+  /// Bit r: the lane sees listed key r.
+  std::uint64_t visible[Lanes];
+  /// The same, cut to the width of a lane.
+  Word lane_words[words][Lanes];
+
+  /// The list will be about keys first, ..., first + n - 1, whose rows may stand elsewhere than before.
+  void begin_tile(int first, int n) {
+    tile_first_ = first;
+    tile_count_ = n;
+    non_finite_ = NonFinite::Unknown;
+    whole_ = 0;
+  }
+
+  /// All of n keys from `first` on, seen by every lane.
+  void fill(int first, int n) {
+    masked = false;
+    count = n;
+    if (whole_ == n && key[0] == first) return;
+    whole_ = n;
+    pointed_ = false;
+    for (int r = 0; r < n; ++r) key[r] = first + r;
+  }
+
+  /// Bit r of seen[lane] tells whether the lane sees key first + r; n keys. Empty when none is seen.
+  void select(int first, int n, const std::uint64_t (&seen)[Lanes]) {
+    std::uint64_t any = 0, all = ~std::uint64_t{0};
+    for (int lane = 0; lane < Lanes; ++lane) {
+      any |= seen[lane];
+      all &= seen[lane];
+    }
+    any &= low_bits(n);
+    count = 0;
+    if (!any) return;
+    const int skip = std::countr_zero(any);
+    if (any == all && any >> skip == low_bits(std::popcount(any))) return fill(first + skip, std::popcount(any));
+
+    whole_ = 0;
+    pointed_ = false;
+    for (int lane = 0; lane < Lanes; ++lane) visible[lane] = 0;
+    while (any) {  // runs of seen keys close up
+      const int at = std::countr_zero(any);
+      const int run = std::countr_one(any >> at);
+      for (int lane = 0; lane < Lanes; ++lane) visible[lane] |= ((seen[lane] >> at) & low_bits(run)) << count;
+      for (int i = 0; i < run; ++i) key[count + i] = first + at + i;
+      count += run;
+      any &= ~(low_bits(run) << at);
+    }
+    all = ~std::uint64_t{0};
+    for (int lane = 0; lane < Lanes; ++lane) {
+      all &= visible[lane];
+      for (int w = 0; w < words; ++w) lane_words[w][lane] = static_cast<Word>(visible[lane] >> (w * word_bits));
+    }
+    masked = (all & low_bits(count)) != low_bits(count);
+  }
+
+  /// Points the list at rows; `base` is the key of row 0. Blocks that meet the same whole tile share the work.
+  void point(const A* k, Index k_pitch, const A* v, Index v_pitch, int base) {
+    if (pointed_) return;
+    pointed_ = true;
+    v_tile_ = v + (tile_first_ - base) * v_pitch;
+    v_pitch_ = v_pitch;
+    for (int r = 0; r < count; ++r) {
+      k_row[r] = k + (key[r] - base) * k_pitch;
+      v_row[r] = v + (key[r] - base) * v_pitch;
+    }
+    for (int r = count; r < count + kKeyPadding; ++r) {
+      k_row[r] = k_row[count - 1];
+      v_row[r] = v_row[count - 1];
+    }
+  }
+
+  /// Whether some value row of the tile, listed or not, holds Inf or NaN. Found out once a tile.
+  bool has_non_finite(Index Dv) {
+    if (non_finite_ == NonFinite::Unknown) {
+      non_finite_ = detail::has_non_finite(v_tile_, v_pitch_, tile_count_, Dv) ? NonFinite::Some : NonFinite::None;
+    }
+    return non_finite_ == NonFinite::Some;
+  }
+
+  /// Hides what a modifier has hidden: the pairs with a score of -inf; `scores` is [key][lane].
+  void hide_minus_infinity(const A* scores) {
+    if (!masked) {
+      masked = true;
+      for (int lane = 0; lane < Lanes; ++lane) {
+        visible[lane] = ~std::uint64_t{0};
+        for (int w = 0; w < words; ++w) lane_words[w][lane] = ~Word{0};
+      }
+    }
+    for (int r = 0; r < count; ++r) {
+      for (int lane = 0; lane < Lanes; ++lane) {
+        if (scores[r * Lanes + lane] != -infinity<A>()) continue;
+        visible[lane] &= ~(std::uint64_t{1} << r);
+        lane_words[r / word_bits][lane] &= static_cast<Word>(~(Word{1} << (r % word_bits)));
+      }
+    }
+  }
+
+ private:
+  enum class NonFinite { Unknown, None, Some };
+
+  int tile_first_ = 0, tile_count_ = 0;
+  const A* v_tile_ = nullptr;
+  Index v_pitch_ = 0;
+  NonFinite non_finite_ = NonFinite::Unknown;
+  int whole_ = 0;  // how many keys in a row the list holds since fill(), whose rows need no new pointers
+  bool pointed_ = false;
+};
+
+}  // namespace detail
+
+HEED_NAMESPACE_END

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// A boolean for every pair of query and key.
+
+#include <cstdint>
+#include <type_traits>
+
+#include <heed/core/arguments.hpp>
+#include <heed/core/config.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/mask/concept.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// A boolean matrix (Lq, Lk), or (B, H, Lq, Lk) where any extent may be 1 and is then broadcast. What true means is in
+/// the name: BoolMask::keep(m), true = may attend; BoolMask::ignore(m), true = hidden. The memory is borrowed.
+class BoolMask : public MaskBase {
+ public:
+  /// True (or not 0) where the query may attend. m: Eigen matrix, Tensor or view of bool or unsigned char.
+  template <class M>
+  requires TensorLike<std::remove_reference_t<M>>
+  static BoolMask keep(M&& m) {
+    return BoolMask(view<M>(m), false);
+  }
+  /// True (or not 0) where the key is hidden, as PyTorch's nn.MultiheadAttention reads its masks.
+  template <class M>
+  requires TensorLike<std::remove_reference_t<M>>
+  static BoolMask ignore(M&& m) {
+    return BoolMask(view<M>(m), true);
+  }
+
+  KeyRange range(int, int, int) const { return kAllKeys; }
+  bool visible(int b, int h, int q, int k) const { return (row(b, h, q)[k * strides_[3]] != 0) != ignore_; }
+  std::uint64_t word(int b, int h, int q, int k, int n) const {
+    const unsigned char* from = row(b, h, q) + k * strides_[3];
+    unsigned char bytes[64] = {};
+    for (int i = 0; i < n; ++i) bytes[i] = (from[i * strides_[3]] != 0) != ignore_;
+    return detail::pack_bits(bytes);
+  }
+  /// Throws ShapeError unless each extent fits the call or is 1.
+  BoolMask bind(const AttentionShape& s) const {
+    const Extents<4> wanted{s.B, s.H, s.Lq, s.Lk};
+    BoolMask bound = *this;
+    for (std::size_t d = 0; d < 4; ++d) {
+      HEED_CHECK(extents_[d] == wanted[d] || extents_[d] == 1, ShapeError, "heed::BoolMask: the mask is ", extents_,
+                 " but the call is (B, H, Lq, Lk) = ", wanted, "; each extent must be equal or 1");
+      if (extents_[d] == 1) bound.strides_[d] = 0;
+    }
+    return bound;
+  }
+
+ private:
+  template <class M>
+  static auto view(std::remove_reference_t<M>& m) {
+    using Plain = std::remove_cvref_t<M>;
+    using Element = scalar_of_t<Plain>;
+    static_assert(
+        std::is_same_v<Element, bool> || std::is_same_v<Element, unsigned char>,
+        "heed::BoolMask holds bool or unsigned char; a matrix of numbers to add to the scores is a bias, not a mask");
+    static_assert(AnyTensor<Plain> || EigenDirect<Plain>,
+                  "heed::BoolMask borrows memory: evaluate the expression into a matrix first");
+    constexpr bool owns = !detail::is_view_v<Plain>;
+    static_assert(std::is_lvalue_reference_v<M> || !owns,
+                  "heed::BoolMask borrows memory: this temporary would be gone; give it a name");
+    static_assert(rank_of_v<Plain> == 2 || rank_of_v<Plain> == 4, "heed::BoolMask takes (Lq, Lk) or (B, H, Lq, Lk)");
+    return detail::with_rank<4>(TensorView<const Element, rank_of_v<Plain>>(view_of(m)));
+  }
+  template <class Element>
+  BoolMask(const TensorView<const Element, 4>& m, bool ignore)
+      : data_(reinterpret_cast<const unsigned char*>(m.data())),
+        extents_(m.extents()),
+        strides_(m.strides()),
+        ignore_(ignore) {
+    static_assert(sizeof(Element) == 1);
+  }
+  const unsigned char* row(int b, int h, int q) const {
+    return data_ + b * strides_[0] + h * strides_[1] + q * strides_[2];
+  }
+
+  const unsigned char* data_;
+  Extents<4> extents_, strides_;
+  bool ignore_;
+};
+
+HEED_NAMESPACE_END

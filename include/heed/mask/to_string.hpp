@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// A mask as a small picture, for documentation, logs and test failures.
+
+#include <string>
+
+#include <heed/core/config.hpp>
+#include <heed/mask/concept.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// One line a query, one character a key: '#' visible, '.' hidden. Throws what the mask finds wrong with the shape.
+///   to_string(Causal{}, {.B = 1, .H = 1, .G = 1, .Lq = 3, .Lk = 3}) is
+///     #..
+///     ##.
+///     ###
+template <Mask M>
+std::string to_string(const M& mask, const AttentionShape& shape, int b = 0, int h = 0) {
+  const auto bound = bind(mask, shape);
+  std::string picture;
+  for (int q = 0; q < shape.Lq; ++q) {
+    for (int k = 0; k < shape.Lk; ++k) picture += is_visible(bound, b, h, q, k) ? '#' : '.';
+    picture += '\n';
+  }
+  return picture;
+}
+
+/// The same for one sample and one head of Lq queries and Lk keys.
+template <Mask M>
+std::string to_string(const M& mask, int Lq, int Lk) {
+  return to_string(mask, {.B = 1, .H = 1, .G = 1, .Lq = Lq, .Lk = Lk, .Dk = 1, .Dv = 1});
+}
+
+HEED_NAMESPACE_END

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Saving a training and going on with it, on the same numbers as if it had not stopped.
+
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/io/name_map.hpp>
+#include <heed/io/safetensors.hpp>
+#include <heed/io/text.hpp>
+#include <heed/nn/activation_checkpoint.hpp>
+#include <heed/nn/parameter.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A model and what its optimizer keeps, under "optimizer.", as one thing with parameters.
+template <class Model, class Optimizer>
+struct Training {
+  Model& model;
+  Optimizer& optimizer;
+  template <class F>
+  void visit(std::string_view prefix, F&& f) const {
+    model.visit(prefix, f);
+    optimizer.visit(join(prefix, "optimizer"), f);
+  }
+};
+
+/// A number of the metadata. Throws FormatError when it is missing or no number.
+inline std::uint64_t training_number(const SafeTensors& file, std::string_view key) {
+  const auto entry = file.metadata().find(key);
+  HEED_CHECK(entry != file.metadata().end(), FormatError, "heed::load_checkpoint: file ", file.file(),
+             " has no metadata ", in_quotes(key), "; it was not written by save_checkpoint");
+  const std::string& text = entry->second;
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  HEED_CHECK(error == std::errc() && end == text.data() + text.size() && !text.empty(), FormatError,
+             "heed::load_checkpoint: file ", file.file(), ", metadata ", in_quotes(key), ": ", in_quotes(text),
+             " is not a whole number");
+  return number;
+}
+
+}  // namespace detail
+
+/// Writes the parameters of a model under their own names, the optimizer's state under "optimizer.", and, as metadata,
+/// the number of steps made and the context's seed and dropout stream. The file appears when it is complete, so that an
+/// interrupt leaves the old one or the new one. For inference load_parameters reads it with .ignored = {"optimizer.*"}.
+/// Throws as save_parameters does. `metadata` is written too; its keys must not begin with "training.".
+template <class Model, class Optimizer>
+void save_checkpoint(const std::string& path, const Model& model, const Optimizer& optimizer, Context& context,
+                     Metadata metadata = {}) {
+  metadata["training.steps"] = std::to_string(optimizer.steps());
+  metadata["training.seed"] = std::to_string(context.seed);
+  metadata["training.stream"] = std::to_string(detail::next_stream_of(context));
+  save_parameters(detail::Training<const Model, const Optimizer>{model, optimizer}, path, metadata);
+}
+
+/// Reads what save_checkpoint wrote, into a model and an optimizer made with the same options, and sets the context's
+/// seed and dropout stream: the next step gives the same numbers as it would have given then. Returns the number of
+/// steps made. The learning rate is the optimizer's own; a Schedule gives it from the step.
+/// Throws FormatError, with the model and the optimizer as they were, when the file does not fit them.
+template <class Model, class Optimizer>
+Index load_checkpoint(const SafeTensors& file, Model& model, Optimizer& optimizer, Context& context) {
+  const std::uint64_t steps = detail::training_number(file, "training.steps");
+  const std::uint64_t seed = detail::training_number(file, "training.seed");
+  const std::uint64_t stream = detail::training_number(file, "training.stream");
+  HEED_CHECK(steps <= std::uint64_t{1} << 62, FormatError, "heed::load_checkpoint: file ", file.file(), " tells of ",
+             steps, " steps, more than can be counted");
+  detail::Training<Model, Optimizer> training{model, optimizer};
+  load_parameters(training, file);
+  optimizer.set_steps(static_cast<Index>(steps));
+  context.seed = seed;
+  context.restart_streams(stream);
+  return optimizer.steps();
+}
+template <class Model, class Optimizer>
+Index load_checkpoint(const std::string& path, Model& model, Optimizer& optimizer, Context& context) {
+  return load_checkpoint(SafeTensors::open(path), model, optimizer, context);
+}
+
+HEED_NAMESPACE_END
