@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include <heed/core/buffer.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
@@ -35,7 +36,7 @@ class PackedMatrix {
     packed.depth_ = b.extent(0);
     packed.columns_ = b.extent(1);
     const Index panels = detail::panel_count<T>(packed.columns_);
-    packed.panels_ = Tensor<T, 1>(panels * detail::kPanelWidth<T> * packed.depth_);
+    packed.panels_.template view<3>({panels, packed.depth_, detail::kPanelWidth<T>});
     for (Index p = 0; p < panels; ++p) detail::pack_panel(b, p, packed.panels_.data());
     return packed;
   }
@@ -44,15 +45,15 @@ class PackedMatrix {
   Index depth() const { return depth_; }
   /// n
   Index columns() const { return columns_; }
-  bool empty() const { return panels_.empty(); }
+  bool empty() const { return panels_.size() == 0; }
   /// Memory held.
-  std::size_t bytes() const { return static_cast<std::size_t>(panels_.size()) * sizeof(T); }
+  std::size_t bytes() const { return panels_.bytes(); }
   /// Where the kernel reads.
   const T* panels() const { return panels_.data(); }
 
  private:
   Index depth_ = 0, columns_ = 0;
-  Tensor<T, 1> panels_;
+  detail::CopiedBuffer<T> panels_;
 };
 
 namespace detail {

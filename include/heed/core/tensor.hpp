@@ -171,6 +171,17 @@ class TensorView {
   Extents<Rank> strides_{};
 };
 
+/// The type of kNotWanted.
+struct NotWanted {
+  template <class T, int Rank>
+  constexpr operator TensorView<T, Rank>() const {
+    return {};
+  }
+};
+/// In the place of an output that the caller does not need: layer.backward(dy, heed::kNotWanted, cache, context).
+/// It converts to an empty view of any type and rank.
+inline constexpr NotWanted kNotWanted{};
+
 /// Owns a row-major array without gaps, aligned to 64 bytes, zero at first. T must be trivially copyable.
 template <class T, int Rank>
 class Tensor {

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include <heed/core/buffer.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
@@ -33,28 +34,7 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Memory of a cache, reused from step to step: it grows when it must and never shrinks. It moves but is not copied,
-/// since views of it may be about.
-template <class T>
-class Buffer {
- public:
-  Buffer() = default;
-  Buffer(Buffer&&) = default;
-  Buffer& operator=(Buffer&&) = default;
-
-  /// The memory as a row-major tensor; what it held stays unless it has to grow.
-  template <int Rank>
-  TensorView<T, Rank> view(const Extents<Rank>& extents) {
-    const Index size = checked_size<Rank>(extents);
-    if (memory_.size() < size) memory_ = Tensor<T, 1>(size);
-    return {memory_.data(), extents};
-  }
-  /// Bytes held.
-  std::size_t bytes() const { return static_cast<std::size_t>(memory_.size()) * sizeof(T); }
-
- private:
-  Tensor<T, 1> memory_;
-};
+using heed::Buffer;
 
 /// The boundary check of a backward: x as the cache holds it, y's extents, dy and dx. Throws ShapeError when dy or dx
 /// don't fit the forward, ValueError when dx shares memory with dy (unless in_place allows it to be dy) or with x.

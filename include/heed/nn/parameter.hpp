@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include <heed/core/buffer.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
@@ -37,9 +38,9 @@ class Parameter {
  public:
   Parameter() = default;
   /// n zeros.
-  explicit Parameter(Index n) : rank_(1), extents_{n, 1}, value_(n) {}
+  explicit Parameter(Index n) : rank_(1), extents_{n, 1} { value_.template view<2>(extents_); }
   /// rows × columns zeros. Weights are (out, in), as PyTorch stores them.
-  Parameter(Index rows, Index columns) : rank_(2), extents_{rows, columns}, value_(rows * columns) {}
+  Parameter(Index rows, Index columns) : rank_(2), extents_{rows, columns} { value_.template view<2>(extents_); }
 
   /// False for a default-constructed one, which has no numbers.
   bool exists() const { return rank_ > 0; }
@@ -51,7 +52,7 @@ class Parameter {
   /// All numbers in row-major order. Throws ValueError after release().
   TensorView<const T, 1> value() const {
     require_value();
-    return value_.view();
+    return {value_.data(), {size()}};
   }
   /// The same as a matrix (rows, columns); a vector is (n, 1).
   TensorView<const T, 2> matrix() const { return {value().data(), extents_}; }
@@ -59,7 +60,7 @@ class Parameter {
   TensorView<T, 1> mutable_value() {
     require_value();
     version_ = detail::next_version();
-    return value_.view();
+    return {value_.data(), {size()}};
   }
   /// The same as a matrix (rows, columns).
   TensorView<T, 2> mutable_matrix() { return {mutable_value().data(), extents_}; }
@@ -68,15 +69,12 @@ class Parameter {
   std::uint64_t version() const { return version_; }
 
   /// Frees the numbers; a layer that has packed them goes on working. Reading them afterwards is a ValueError.
-  void release() { value_ = Tensor<T, 1>(); }
+  void release() { value_ = {}; }
   /// Whether release() has freed the numbers.
   bool released() const { return value_.size() != size(); }
 
   /// The gradient, zero at first; the first call allocates it. Backwards add to it until zero_grad().
-  TensorView<T, 1> grad() {
-    if (grad_.size() != size()) grad_ = Tensor<T, 1>(size());
-    return grad_.view();
-  }
+  TensorView<T, 1> grad() { return {grad_.template view<2>(extents_).data(), {size()}}; }
   /// The same as a matrix (rows, columns).
   TensorView<T, 2> grad_matrix() { return {grad().data(), extents_}; }
   /// Whether the gradient has been allocated.
@@ -92,7 +90,7 @@ class Parameter {
 
   int rank_ = 0;
   Extents<2> extents_{0, 0};
-  Tensor<T, 1> value_, grad_;
+  detail::CopiedBuffer<T> value_, grad_;
   std::uint64_t version_ = detail::next_version();
 };
 
