@@ -4,6 +4,7 @@
 /// @file
 /// Layers, compiled once for all tests (instances/layers.cpp).
 
+#include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
 #include "common/gemm_instances.hpp"
@@ -13,7 +14,7 @@ namespace heed {
 
 #define HEED_TEST_LAYERS(declaration, T)   \
   declaration class Linear<T>;             \
-  declaration class LayerNorm<T>;          \
+  declaration class Norm<T>;               \
   declaration class FeedForward<T>;        \
   declaration class SelfAttention<T>;      \
   declaration class MultiHeadAttention<T>; \

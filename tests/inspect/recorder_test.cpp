@@ -70,7 +70,8 @@ const AnyMask kCausalMask = heed::Causal{};
 
 TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   heed::Decoder<float> decoder({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 2}});
-  decoder.initialize(1);
+  heed::Random random(1);
+  decoder.initialize(random);
   const std::vector<int> lengths{3, 5};
   const AnyMask padding = heed::Padding(lengths);
   const Tensor<float, 3> x = numbers(2, 4, 16), memory = numbers(2, 5, 16);
@@ -105,7 +106,8 @@ TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
 TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   heed::Encoder<float> encoder(
       {.num_layers = 1, .layer = {.embed_dim = 16, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre}});
-  encoder.initialize(1);
+  heed::Random random(1);
+  encoder.initialize(random);
   const Tensor<float, 3> x = numbers(1, 6, 16);
   Tensor<float, 3> y(1, 6, 16);
   Recorder recorder;
@@ -117,7 +119,8 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   expect_weights_under(recorder.attention().front());
 
   heed::SelfAttention<float> layer({.embed_dim = 16});
-  layer.initialize(1);
+  heed::Random random(1);
+  layer.initialize(random);
   recorder.clear();
   {
     const Context::Scope scope(context, "single");

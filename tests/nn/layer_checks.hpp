@@ -20,6 +20,7 @@
 #include <heed/core/arguments.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/nn/init.hpp>
 #include <heed/nn/parameter.hpp>
 
 namespace layer_checks {
@@ -37,6 +38,13 @@ void fill_parameter(heed::Parameter<T>& parameter, std::uint64_t seed);
 template <class T, class Layer>
 void fill_parameters(Layer& layer, std::uint64_t seed) {
   layer.visit("", [&](std::string_view, heed::Parameter<T>& parameter) { fill_parameter(parameter, ++seed); });
+}
+
+/// Starts a layer or a model from a seed.
+template <class Model>
+void initialize(Model& model, std::uint64_t seed, std::string_view name = "") {
+  heed::Random random(seed);
+  model.initialize(random, name);
 }
 
 template <class T, int Rank>

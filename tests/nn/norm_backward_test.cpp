@@ -65,14 +65,14 @@ TEST(NormBackward, AddsTheResidualAndMayRunInPlace) {
   layer.backward(in_place.view(), in_place.view(), cache, context);
   EXPECT_TRUE(bits_equal(plain.dx.view(), in_place.view()));
   Tensor<double, 3> dx(extents);
-  layer.backward_residual(dy.view(), residual.view(), dx.view(), cache, context);
+  layer.run_backward(dy, residual, dx, cache, context);
   EXPECT_TRUE(bits_equal(expected.view(), dx.view()));
   Tensor<double, 3> onto = residual;
-  layer.backward_residual(dy.view(), onto.view(), onto.view(), cache, context);
+  layer.run_backward(dy, onto.view(), onto, cache, context);
   EXPECT_TRUE(bits_equal(expected.view(), onto.view()));
   Spaced<double, 3> spaced(extents, {0, 2, 1}, 1, 2);
   copy(residual.view(), spaced.view());
-  layer.backward_residual(dy.view(), spaced.view(), dx.view(), cache, context);
+  layer.run_backward(dy, spaced.view(), dx, cache, context);
   EXPECT_TRUE(bits_equal(expected.view(), dx.view()));
 }
 

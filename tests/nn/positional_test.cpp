@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/nn/positional.hpp>
+#include <heed/nn/rotary.hpp>
 
 #include "common/golden.hpp"
 #include "nn/layer_checks.hpp"
@@ -248,7 +249,7 @@ TEST(LearnedPositions, AddsTheRowOfThePosition) {
   LearnedPositions<float> layer({.length = 7, .embed_dim = 5, .offset = 2, .scale = 0.5, .input_scale = 3});
   fill_parameters<float>(layer, 2);
   const Eigen::MatrixXf x = Eigen::MatrixXf::Random(3, 5);
-  const Eigen::MatrixXf expected = 3 * x + 0.5f * layer.weight().matrix().matrix().middleRows(2 + 1, 3);
+  const Eigen::MatrixXf expected = 3 * x + 0.5f * layer.weight.matrix().matrix().middleRows(2 + 1, 3);
   EXPECT_LE(largest(layer(x, Positions(1)) - expected), 1e-6);
 }
 
@@ -275,8 +276,9 @@ TEST(LearnedPositions, IsVisitedAndInitialized) {
   layer.visit("position_embeddings",
               [](std::string_view name, const auto&) { EXPECT_EQ(name, "position_embeddings.weight"); });
   EXPECT_EQ(heed::parameter_count(layer), 3500);
-  layer.initialize(heed::Philox(3), 0.1);
-  EXPECT_NEAR(layer.weight().matrix().matrix().squaredNorm() / 3500, 0.01, 0.001);
+  heed::Random random(3);
+  layer.initialize(random, "", 0.1);
+  EXPECT_NEAR(layer.weight.matrix().matrix().squaredNorm() / 3500, 0.01, 0.001);
 }
 
 // ---- Rotary ---------------------------------------------------------------------------------------------------------

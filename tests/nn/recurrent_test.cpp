@@ -236,8 +236,8 @@ TEST(Recurrent, ParametersHaveTheNamesOfPyTorch) {
 
 TEST(Recurrent, StartsLikePyTorch) {
   LSTM<double> layer({.input_size = 30, .hidden_size = 25}), again({.input_size = 30, .hidden_size = 25});
-  layer.initialize(7);
-  again.initialize(7);
+  initialize(layer, 7);
+  initialize(again, 7);
   layer.visit("", [&](std::string_view name, heed::Parameter<double>& parameter) {
     double largest = 0, sum = 0;
     for (Index i = 0; i < parameter.size(); ++i) {
@@ -250,7 +250,7 @@ TEST(Recurrent, StartsLikePyTorch) {
   });
   EXPECT_TRUE(bits_equal(layer.weights(0).weight_hh.matrix(), again.weights(0).weight_hh.matrix()));
   EXPECT_FALSE(bits_equal(layer.weights(0).bias_ih.value(), layer.weights(0).bias_hh.value()));
-  again.initialize(7, "decoder");
+  initialize(again, 7, "decoder");
   EXPECT_FALSE(bits_equal(layer.weights(0).weight_hh.matrix(), again.weights(0).weight_hh.matrix()));
 }
 

@@ -24,7 +24,7 @@
 #include <heed/core/error.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 #include <heed/nn/parameter.hpp>
 #include <heed/train/parameter_list.hpp>
 
@@ -128,6 +128,7 @@ class Optimizer {
       for (const auto& entry : parameters_) {
         const Parameter<T>& p = *entry.parameter;
         state.push_back(p.rank() == 1 ? Parameter<T>(p.size()) : Parameter<T>(p.extents()[0], p.extents()[1]));
+        state.back().mutable_value();  // starts as zeros
       }
     }
   }
