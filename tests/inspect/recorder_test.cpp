@@ -77,11 +77,11 @@ TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   const Tensor<float, 3> x = numbers(2, 4, 16), memory = numbers(2, 5, 16);
   Tensor<float, 3> plain(2, 4, 16), y(2, 4, 16);
   Context context;
-  decoder.forward(x, memory, kCausalMask, padding, plain, context);
+  decoder.forward(x, memory, {kCausalMask, padding}, plain, context);
 
   Recorder recorder;
   context.observer = &recorder;
-  decoder.forward(x, memory, kCausalMask, padding, y, context);
+  decoder.forward(x, memory, {kCausalMask, padding}, y, context);
   for (Index i = 0; i < y.size(); ++i) EXPECT_NEAR(y.data()[i], plain.data()[i], 1e-5) << "looking must change nothing";
   EXPECT_EQ(layers_of(recorder), (std::vector<std::string>{"layers.0.self_attn", "layers.0.multihead_attn",
                                                            "layers.1.self_attn", "layers.1.multihead_attn"}));
