@@ -119,7 +119,6 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   expect_weights_under(recorder.attention().front());
 
   heed::SelfAttention<float> layer({.embed_dim = 16});
-  heed::Random random(1);
   layer.initialize(random);
   recorder.clear();
   {

@@ -217,7 +217,7 @@ TEST(SinusoidalPositions, HasNoParametersAndNamesMistakes) {
   EXPECT_THROW(SinusoidalPositions<float>({.embed_dim = 3, .base = 0}), heed::ValueError);
   const std::string text =
       message_of<heed::ShapeError>([] { SinusoidalPositions<float>({.embed_dim = 3})(Eigen::MatrixXf::Zero(2, 4)); });
-  EXPECT_NE(text.find("heed::Sinusoidal: x (1, 2, 4) has width 4 but the layer takes 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("heed::SinusoidalPositions: x (1, 2, 4) has width 4 but the layer takes 3"), std::string::npos) << text;
 }
 
 // ---- Learned --------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ TEST(LearnedPositions, APositionWithoutARowIsNamed) {
   const Eigen::MatrixXf x = Eigen::MatrixXf::Zero(6, 5);
   EXPECT_TRUE(equal(layer(x.topRows(5)), x.topRows(5)));
   const std::string text = message_of<heed::ValueError>([&] { layer(x); });
-  EXPECT_NE(text.find("heed::Learned: token 5 of sample 0 has position 5, row 7"), std::string::npos) << text;
+  EXPECT_NE(text.find("heed::LearnedPositions: token 5 of sample 0 has position 5, row 7"), std::string::npos) << text;
   EXPECT_NE(text.find("only 7 rows"), std::string::npos) << text;
   EXPECT_THROW(layer(x, Positions(-3)), heed::ValueError);
   EXPECT_THROW(LearnedPositions<float>({.length = 0, .embed_dim = 5}), heed::ShapeError);
@@ -443,7 +443,7 @@ TEST(Rotary, MistakesAreNamed) {
   EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 4, .theta = -1}), heed::ValueError);
   const RotaryEmbedding<float> rotary({.head_dim = 4});
   const std::string text = message_of<heed::ShapeError>([&] { rotary(Eigen::MatrixXf::Zero(2, 6)); });
-  EXPECT_NE(text.find("heed::Rotary: x (1, 1, 2, 6) has width 6 but the heads have 4"), std::string::npos) << text;
+  EXPECT_NE(text.find("heed::RotaryEmbedding: x (1, 1, 2, 6) has width 6 but the heads have 4"), std::string::npos) << text;
   heed::Context context;
   auto x = random_tensor<float, 4>({1, 1, 6, 4});
   EXPECT_THROW(rotary.forward(x.view().slice(2, 0, 5), Positions(), x.view().slice(2, 1, 5), context),

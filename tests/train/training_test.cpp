@@ -316,8 +316,8 @@ TEST(Monitor, NamesTheFirstLayerThatIsNotFinite) {
   EXPECT_NE(text.find("linear1 (output 1 of the pass), nan at (0, 0, 11) of (2, 9, 12)"), std::string::npos) << text;
   EXPECT_EQ(context.observer, nullptr);
 
-  heed::Random random(1);
-  model.initialize(random);
+  heed::Random same(1);
+  model.initialize(same);
   const heed::ActivationCheckpoint before(context);
   text = message_of<heed::ValueError>([&] { heed::require_finite(std::nan(""), before, context, forward); });
   EXPECT_NE(text.find("every layer's output is finite"), std::string::npos) << text;
