@@ -20,6 +20,7 @@
 #include <heed/inspect/png.hpp>
 #include <heed/inspect/recorder.hpp>
 #include <heed/io/name_map.hpp>
+#include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/mask/modifier.hpp>

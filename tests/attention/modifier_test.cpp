@@ -48,14 +48,11 @@ class ModifiedAttention {
   }
 
  private:
-  template <bool Exact, class M>
-  void check(const AnyMask<Exact>& mask, const M& modifier, const Formula& formula) {
+  template <class M>
+  void check(const heed::AnyMask& mask, const M& modifier, const Formula& formula) {
     const auto bound = heed::bind(mask, shape_);
     const auto visible = [&](int b, int h, int q, int k) {
-      const heed::KeyRange range = bound.range(b, h, q);
-      bool seen = range.begin <= k && k < range.end;
-      if constexpr (!Exact) seen = seen && bound.visible(b, h, q, k);
-      return seen && formula(0, b, h, q, k) != -kInf<double>;
+      return heed::is_visible(bound, b, h, q, k) && formula(0, b, h, q, k) != -kInf<double>;
     };
     const auto exact =
         attention_oracle<double, T, T>(q_.view(), k_.view(), v_.view(), 1 / std::sqrt(static_cast<double>(shape_.Dk)),

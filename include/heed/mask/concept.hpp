@@ -18,6 +18,7 @@
 #include <concepts>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <ranges>
 #include <type_traits>
 #include <utility>
@@ -40,7 +41,7 @@ struct KeyRange {
 };
 
 /// Every key there is.
-inline constexpr KeyRange kAllKeys{0, Index{1} << 40};
+inline constexpr KeyRange kAllKeys{0, std::numeric_limits<Index>::max() / 2};
 
 /// Masks derive from it, so that `&`, `|` and `!` are found for them and for nothing else.
 struct MaskBase {};
@@ -118,7 +119,16 @@ std::uint64_t truth_word(const M& m, int b, int h, int q, int k, int n) {
     return in_range ? in_range & visible_word(m, b, h, q, k, n) : 0;
 }
 
-/// Of the keys from k on none before this one is visible.
+/// True if the ranges of m describe it completely. An AnyMask knows that only at run time.
+template <Mask M>
+constexpr bool is_exact(const M& m) {
+  if constexpr (requires { m.exact(); })
+    return m.exact();
+  else
+    return RangeMask<M>;
+}
+
+/// A key >= k such that query q sees none of the keys from k up to it.
 template <Mask M>
 constexpr Index next_candidate(const M& m, int b, int h, int q, Index k) {
   const KeyRange r = m.range(b, h, q);
@@ -153,6 +163,7 @@ struct And : MaskBase {
   {
     return detail::visible_word(a, sample, h, q, k, n) & detail::visible_word(b, sample, h, q, k, n);
   }
+  bool exact() const { return detail::is_exact(a) && detail::is_exact(b); }
   Index next(int sample, int h, int q, Index k) const {
     return std::max(detail::next_candidate(a, sample, h, q, k), detail::next_candidate(b, sample, h, q, k));
   }
@@ -288,36 +299,55 @@ struct RangeSummary {
   int full_low, full_high;
 };
 
-/// A mask behind one type: what the attention kernels take, so that none of them is compiled again for another mask.
-/// Borrows the mask, which must have been bound.
+/// A borrowed mask of any type. Attention kernels take it, so that they are compiled once and not once per mask. The
+/// mask must have been bound and must outlive the reference.
 class MaskRef {
  public:
-  /// The mask must outlive the reference.
+  /// The functions of one type of mask; the first argument of each points to the mask.
+  struct Functions {
+    KeyRange (*range)(const void*, int b, int h, int q);
+    RangeSummary (*ranges)(const void*, int b, int h, int q, int n, int Lk, KeyRange* out);
+    void (*words)(const void*, int b, int h, int q, int n, int k, int keys, std::uint64_t* out);
+    Index (*next)(const void*, int b, int h, int q, int n, Index k);
+    bool (*visible)(const void*, int b, int h, int q, int k);
+  };
+  /// The functions of masks of type M.
   template <Mask M>
-  explicit MaskRef(const M& m)
-      : mask_(&m),
-        exact_(RangeMask<M>),
-        ranges_(&ranges_of<M>),
-        words_(&words_of<M>),
-        next_(&next_of<M>),
-        visible_(&visible_of<M>) {}
+  static const Functions& functions_of() {
+    static constexpr Functions functions{&range_of<M>, &ranges_of<M>, &words_of<M>, &next_of<M>, &visible_of<M>};
+    return functions;
+  }
 
-  /// Whether ranges() tell the whole truth.
+  /// Refers to m, or to the mask that m holds if m is an AnyMask.
+  template <Mask M>
+  explicit MaskRef(const M& m) : MaskRef(&m, detail::is_exact(m), functions_of<M>()) {
+    if constexpr (requires { m.reference(); }) *this = m.reference();
+  }
+  /// Refers to a mask by its address and the functions of its type.
+  MaskRef(const void* mask, bool exact, const Functions& functions)
+      : mask_(mask), functions_(&functions), exact_(exact) {}
+
+  /// True if ranges() describe the mask completely.
   bool exact() const { return exact_; }
   /// The ranges of queries q, ..., q + n - 1, cut to [0, Lk).
   RangeSummary ranges(int b, int h, int q, int n, int Lk, KeyRange* out) const {
-    return ranges_(mask_, b, h, q, n, Lk, out);
+    return functions_->ranges(mask_, b, h, q, n, Lk, out);
   }
-  /// For queries q, ..., q + n - 1 the visibility of `keys` <= 64 keys from k on, a bit each. Only inside the ranges do
-  /// the bits tell the truth.
+  /// For queries q, ..., q + n - 1 the visibility of `keys` <= 64 keys from k on, one bit each. The bits are valid only
+  /// inside the ranges.
   void words(int b, int h, int q, int n, int k, int keys, std::uint64_t* out) const {
-    words_(mask_, b, h, q, n, k, keys, out);
+    functions_->words(mask_, b, h, q, n, k, keys, out);
   }
-  /// Of the keys from k on, none before this one is visible to queries q, ..., q + n - 1.
-  Index next(int b, int h, int q, int n, Index k) const { return next_(mask_, b, h, q, n, k); }
-  bool visible(int b, int h, int q, int k) const { return visible_(mask_, b, h, q, k); }
+  /// A key >= k such that queries q, ..., q + n - 1 see none of the keys from k up to it.
+  Index next(int b, int h, int q, int n, Index k) const { return functions_->next(mask_, b, h, q, n, k); }
+  /// True if key k is visible to query q.
+  bool visible(int b, int h, int q, int k) const { return functions_->visible(mask_, b, h, q, k); }
 
  private:
+  template <class M>
+  static KeyRange range_of(const void* p, int b, int h, int q) {
+    return static_cast<const M*>(p)->range(b, h, q);
+  }
   template <class M>
   static RangeSummary ranges_of(const void* p, int b, int h, int q, int n, int Lk, KeyRange* out) {
     const M& m = *static_cast<const M*>(p);
@@ -353,11 +383,8 @@ class MaskRef {
   }
 
   const void* mask_;
+  const Functions* functions_;
   bool exact_;
-  RangeSummary (*ranges_)(const void*, int, int, int, int, int, KeyRange*);
-  void (*words_)(const void*, int, int, int, int, int, int, std::uint64_t*);
-  Index (*next_)(const void*, int, int, int, int, Index);
-  bool (*visible_)(const void*, int, int, int, int);
 };
 
 HEED_NAMESPACE_END

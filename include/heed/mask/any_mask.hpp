@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// AnyMask: an owning mask of any type, for masks that are chosen at run time.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <heed/core/config.hpp>
+#include <heed/mask/basic.hpp>
+#include <heed/mask/concept.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// Holds a copy of any mask behind one type:
+///
+///   AnyMask mask = causal ? AnyMask(Causal{}) : NoMask{};
+///   if (padded) mask = mask & Padding(lengths);
+///
+/// It combines with `&`, `|` and `!` like every mask and gives the same bits as the mask it holds, at the same speed.
+/// Copies are cheap and share nothing that changes. A trivially copyable mask of up to 224 bytes, which includes every
+/// mask of heed and most of their combinations, is stored inline: making, copying and binding it allocates nothing.
+/// Other masks (a lambda that owns a vector, an expression that contains an AnyMask) are stored on the heap once and
+/// shared by copies; binding allocates only if their type has a bind(). Lists that a mask borrows stay borrowed.
+class AnyMask : public MaskBase {
+ public:
+  /// Hides nothing, as NoMask.
+  AnyMask() : AnyMask(NoMask{}) {}
+  /// Holds `mask`.
+  template <Mask M>
+  requires(!std::same_as<std::remove_cvref_t<M>, AnyMask>)
+  AnyMask(M&& mask) : functions_(&MaskRef::functions_of<std::remove_cvref_t<M>>()) {
+    using Held = std::remove_cvref_t<M>;
+    bind_ = &bind_held<Held>;
+    exact_ = detail::is_exact(mask);
+    if constexpr (kInline<Held>)
+      ::new (static_cast<void*>(inline_)) Held(std::forward<M>(mask));
+    else
+      shared_ = std::make_shared<const Held>(std::forward<M>(mask));
+  }
+
+  /// The interface of a mask (mask/concept.hpp), served by the mask held.
+  KeyRange range(int b, int h, int q) const { return functions_->range(held(), b, h, q); }
+  bool visible(int b, int h, int q, int k) const { return functions_->visible(held(), b, h, q, k); }  ///< @overload
+  std::uint64_t word(int b, int h, int q, int k, int n) const {                                       ///< @overload
+    std::uint64_t word = 0;
+    functions_->words(held(), b, h, q, 1, k, n, &word);
+    return word;
+  }
+  Index next(int b, int h, int q, Index k) const { return functions_->next(held(), b, h, q, 1, k); }  ///< @overload
+  /// True if the mask held is described by its ranges alone.
+  bool exact() const { return exact_; }
+  /// Holds the mask that results from binding the mask held.
+  AnyMask bind(const AttentionShape& shape) const { return bind_(*this, shape); }
+
+  /// The mask held, for kernels: it is called directly, not through this object.
+  MaskRef reference() const { return MaskRef(held(), exact_, *functions_); }
+
+ private:
+  static constexpr std::size_t kInlineBytes = 224;
+  template <class M>
+  static constexpr bool kInline =
+      std::is_trivially_copyable_v<M> && sizeof(M) <= kInlineBytes && alignof(M) <= alignof(std::max_align_t);
+
+  template <class M>
+  static AnyMask bind_held(const AnyMask& any, const AttentionShape& shape) {
+    if constexpr (requires(const M& m) { m.bind(shape); })
+      return static_cast<const M*>(any.held())->bind(shape);
+    else
+      return any;
+  }
+  const void* held() const { return shared_ ? shared_.get() : inline_; }
+
+  const MaskRef::Functions* functions_;
+  AnyMask (*bind_)(const AnyMask&, const AttentionShape&);
+  std::shared_ptr<const void> shared_;
+  bool exact_;
+  alignas(std::max_align_t) std::byte inline_[kInlineBytes]{};
+};
+
+HEED_NAMESPACE_END
