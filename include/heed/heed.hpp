@@ -5,7 +5,6 @@
 /// Everything of heed that needs Eigen and the standard library alone.
 
 #include <heed/attention/attention.hpp>
-#include <heed/attention/backward.hpp>
 #include <heed/attention/linear/linear.hpp>
 #include <heed/attention/segmented/segmented.hpp>
 #include <heed/core/context.hpp>
@@ -21,6 +20,7 @@
 #include <heed/inspect/recorder.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/any_mask.hpp>
+#include <heed/mask/bias.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/mask/modifier.hpp>

@@ -30,7 +30,7 @@ using heed::Extents;
 using heed::Index;
 using heed::Tensor;
 using heed::TensorView;
-using Mask = heed::MaskArgument<float>;
+using Mask = heed::AnyAttention<float>;
 using In = TensorView<const float, 3>;
 using Out = TensorView<float, 3>;
 
@@ -62,24 +62,22 @@ class PlainAttention {
   void forward(In x, const Mask& mask, Out y, Cache& cache, Context& context) const {
     cache.x = x;
     const Out attended = examples::sized(cache.attended, x.extents());
-    mask.attend({split(x), split(x), split(x), split(attended), {}, options(), &cache.attention}, context);
+    heed::attention_into(split(attended), split(x), split(x), split(x), mask.with_defaults({.scale = scale_}),
+                         cache.attention, context);
     out_proj_.forward(attended, y, context);
   }
-  void backward(In dy, const Mask& mask, Out dx, Cache& cache, Context& context) {
+  void backward(In dy, const Mask&, Out dx, Cache& cache, Context& context) {
     const Extents<3> extents = dy.extents();
     const Out d_attended = examples::sized(cache.d_attended, extents);
     out_proj_.backward(dy, d_attended, {In(cache.attended)}, context);
     const Out dq = examples::sized(cache.dq, extents), dk = examples::sized(cache.dk, extents);
     const Out dv = examples::sized(cache.dv, extents);
-    const auto x = split(cache.x);
-    mask.attend_backward({x, x, x, split(cache.attended.view()), {}, options(), &cache.attention}, split(d_attended),
-                         {split(dq), split(dk), split(dv)}, context);
+    heed::attention_backward_into({split(dq), split(dk), split(dv)}, split(d_attended), cache.attention, context);
     add(dq, dk, dx);
     add(dx, dv, dx);
   }
 
  private:
-  heed::AttentionOptions options() const { return {.scale = scale_}; }
   // (B, L, E) as (B, H, L, E/H).
   template <class T>
   TensorView<T, 4> split(const TensorView<T, 3>& x) const {

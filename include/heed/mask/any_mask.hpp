@@ -4,14 +4,12 @@
 /// @file
 /// AnyMask: an owning mask of any type, for masks that are chosen at run time.
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <new>
 #include <type_traits>
 #include <utility>
 
 #include <heed/core/config.hpp>
+#include <heed/core/inline_value.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/concept.hpp>
 
@@ -34,15 +32,11 @@ class AnyMask : public MaskBase {
   /// Holds `mask`.
   template <Mask M>
   requires(!std::same_as<std::remove_cvref_t<M>, AnyMask>)
-  AnyMask(M&& mask) : functions_(&MaskRef::functions_of<std::remove_cvref_t<M>>()) {
-    using Held = std::remove_cvref_t<M>;
-    bind_ = &bind_held<Held>;
-    exact_ = detail::is_exact(mask);
-    if constexpr (kInline<Held>)
-      ::new (static_cast<void*>(inline_)) Held(std::forward<M>(mask));
-    else
-      shared_ = std::make_shared<const Held>(std::forward<M>(mask));
-  }
+  AnyMask(M&& mask)
+      : functions_(&MaskRef::functions_of<std::remove_cvref_t<M>>()),
+        bind_(&bind_held<std::remove_cvref_t<M>>),
+        exact_(detail::is_exact(mask)),
+        held_(std::forward<M>(mask)) {}
 
   /// The interface of a mask (mask/concept.hpp), served by the mask held.
   KeyRange range(int b, int h, int q) const { return functions_->range(held(), b, h, q); }
@@ -62,11 +56,6 @@ class AnyMask : public MaskBase {
   MaskRef reference() const { return MaskRef(held(), exact_, *functions_); }
 
  private:
-  static constexpr std::size_t kInlineBytes = 224;
-  template <class M>
-  static constexpr bool kInline =
-      std::is_trivially_copyable_v<M> && sizeof(M) <= kInlineBytes && alignof(M) <= alignof(std::max_align_t);
-
   template <class M>
   static AnyMask bind_held(const AnyMask& any, const AttentionShape& shape) {
     if constexpr (requires(const M& m) { m.bind(shape); })
@@ -74,13 +63,12 @@ class AnyMask : public MaskBase {
     else
       return any;
   }
-  const void* held() const { return shared_ ? shared_.get() : inline_; }
+  const void* held() const { return held_.get(); }
 
   const MaskRef::Functions* functions_;
   AnyMask (*bind_)(const AnyMask&, const AttentionShape&);
-  std::shared_ptr<const void> shared_;
   bool exact_;
-  alignas(std::max_align_t) std::byte inline_[kInlineBytes]{};
+  detail::InlineValue<224> held_;
 };
 
 HEED_NAMESPACE_END

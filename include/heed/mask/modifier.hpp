@@ -212,8 +212,8 @@ class Alibi : public AdditiveModifier {
   }
   /// Throws ShapeError when the call has another number of heads.
   Alibi bind(const AttentionShape& s) const {
-    HEED_CHECK(s.H == num_heads_, ShapeError, "heed::Alibi: made for ", num_heads_, " heads but the call has H = ",
-               s.H);
+    HEED_CHECK(s.H == num_heads_, ShapeError, "heed::Alibi: made for ", num_heads_,
+               " heads but the call has H = ", s.H);
     return Alibi(num_heads_, alignment_.bind(s, "Alibi"));
   }
 

@@ -91,8 +91,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
 
     /// Memory held.
     std::size_t bytes() const {
-      return projected[0].bytes() + projected[1].bytes() + projected[2].bytes() + attended.bytes() +
-             detail::bytes_of(attention);
+      return projected[0].bytes() + projected[1].bytes() + projected[2].bytes() + attended.bytes() + attention.bytes();
     }
   };
 
@@ -245,18 +244,17 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     backward_residual(dy, mask, {dquery}, {dkey}, {dvalue}, cache, context);
   }
   /// Self-attention.
-  void backward(TensorView<const T, 3> dy, const MaskArgument<T>& mask, TensorView<T, 3> dx, Cache& cache,
-                Context& context) {
+  void backward(TensorView<const T, 3> dy, [[maybe_unused]] const MaskArgument<T>& mask, TensorView<T, 3> dx,
+                Cache& cache, Context& context) {
     backward_residual(dy, mask, {dx}, {}, {}, cache, context);
   }
   /// The same with residuals added to the gradients of the inputs, in one pass.
-  void backward_residual(TensorView<const T, 3> dy, const MaskArgument<T>& mask, const InputGradient<T>& query,
+  void backward_residual(TensorView<const T, 3> dy, const MaskArgument<T>&, const InputGradient<T>& query,
                          const InputGradient<T>& key, const InputGradient<T>& value, Cache& cache, Context& context) {
     const std::array<InputGradient<T>, 3> gradients{query, key, value};
     check_gradients(cache, dy, gradients);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
-    const detail::Heads<T> in = in_proj_.heads_in(cache.inputs, memory_of(cache));
     const Extents<3> extents = attended_extents(cache.inputs[0]);
     const TensorView<T, 3> attended = cache.attended.template view<3>(extents);
     const TensorView<T, 3> dattended = workspace.template tensor<T, 3>(extents);
@@ -265,8 +263,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
     const detail::Heads<T> d = in_proj_.heads_in(cache.inputs, [&](int part, const Extents<3>& e) {
       return memory[static_cast<std::size_t>(part)] = workspace.template tensor<T, 3>(e);
     });
-    mask.attend_backward({in.q, in.k, in.v, split_values(attended), {}, attention_options(), &cache.attention},
-                         split_values(dattended), {d.q, d.k, d.v}, context);
+    detail::attend_backward<T>(cache.attention, split_values(dattended), {d.q, d.k, d.v}, context);
     if (rotary_) {
       rotary_->inverse(d.q, Positions(), d.q, context);
       rotary_->inverse(d.k, Positions(), d.k, context);
@@ -380,7 +377,7 @@ class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> 
   auto result_with_weights(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key,
                            const TensorView<const T, 3>& value, const MaskArgument<T>& mask, Context& context) const {
     const Index B = query.extent(0), Lq = query.extent(1);
-    AttentionWithWeights<detail::result_t<Q, T>, Tensor<T, 4>> result{
+    detail::OutputAndWeights<detail::result_t<Q, T>, Tensor<T, 4>> result{
         detail::make_result<Q, T, 3>({B, Lq, options_.embed_dim}),
         Tensor<T, 4>(B, options_.num_heads, Lq, key.extent(1))};
     forward_with_weights(query, key, value, mask, detail::write_as<3>(result.out), result.weights.view(), context);

@@ -117,8 +117,8 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
     const Workspace::Frame frame(context.workspace());
     const auto in = detail::read_as<3>(x, context.workspace());
     const Index B = in.extent(0), L = in.extent(1);
-    AttentionWithWeights<Result, Result> result{detail::make_result<X, T, 3>({B, L, output_width(in.extent(2))}),
-                                                detail::make_result<X, T, 3>({B, L, L})};
+    detail::OutputAndWeights<Result, Result> result{detail::make_result<X, T, 3>({B, L, output_width(in.extent(2))}),
+                                                    detail::make_result<X, T, 3>({B, L, L})};
     forward_with_weights(in, mask, detail::write_as<3>(result.out), detail::write_as<3>(result.weights), context);
     return result;
   }
@@ -163,8 +163,8 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
   }
   /// Adds to the gradients of the projections and writes dx, under the mask of the forward; a dx without data is not
   /// computed. Throws ShapeError when dy or dx don't fit the forward, ValueError when dx overlaps dy or x.
-  void backward(TensorView<const T, 3> dy, const MaskArgument<T>& mask, TensorView<T, 3> dx, Cache& cache,
-                Context& context) {
+  void backward(TensorView<const T, 3> dy, [[maybe_unused]] const MaskArgument<T>& mask, TensorView<T, 3> dx,
+                Cache& cache, Context& context) {
     const TensorView<const T, 3> x = cache.x;
     const Index B = x.extent(0), L = x.extent(1);
     detail::check_backward(kName, x, {B, L, output_width(options_.embed_dim)}, dy, dx);
@@ -180,8 +180,8 @@ class SelfAttention : public detail::MaskedLayer<SelfAttention<T>, T> {
     const auto dq = workspace.template tensor<T, 3>(in.q.extents()),
                dk = workspace.template tensor<T, 3>(in.k.extents());
     const auto dv = workspace.template tensor<T, 3>(in.v.extents());
-    mask.attend_backward(attention(in, cache), one_head(dattended), {one_head(dq), one_head(dk), one_head(dv)},
-                         context);
+    detail::attend_backward<T>(cache.attention, one_head(dattended), {one_head(dq), one_head(dk), one_head(dv)},
+                               context);
     q_proj_.backward(dq, dx, {x}, context);
     k_proj_.backward_residual(dk, dx, dx, {x}, context);
     v_proj_.backward_residual(dv, dx, dx, {x}, context);

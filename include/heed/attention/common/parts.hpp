@@ -114,14 +114,17 @@ consteval void check_parts() {
                 "BoolMask::keep(m), a matrix of numbers a modifier by Bias(m)");
   check_terms<P...>();
   static_assert(count_v<IsValue, P...> <= 1, "heed: two Attention values were given; give one");
-  static_assert(count_v<IsValue, P...> == 0 || count_v<IsMask, P...> + count_v<IsModifier, P...> +
-                                                       count_v<IsScale, P...> + count_v<IsOptions, P...> ==
-                                                   0,
-                "heed: an Attention value was given and, next to it, a part that belongs into it: write "
-                "Attention(mask, modifier, Scale{…})");
+  static_assert(
+      count_v<IsValue, P...> == 0 ||
+          count_v<IsMask, P...> + count_v<IsModifier, P...> + count_v<IsScale, P...> + count_v<IsOptions, P...> == 0,
+      "heed: an Attention value was given and, next to it, a part that belongs into it: write "
+      "Attention(mask, modifier, Scale{…})");
   static_assert(count_v<IsCache, P...> <= 1 && count_v<IsState, P...> <= 1, "heed: two caches were given; give one");
   static_assert(count_v<IsContext, P...> <= 1, "heed: two contexts were given; give one");
 }
+
+inline constexpr NoMask kNoMask{};
+inline constexpr NoModifier kNoModifier{};
 
 template <class... P>
 AttentionOptions options_of(const P&... parts) {
@@ -138,25 +141,23 @@ AttentionOptions options_of(const P&... parts) {
 ///
 ///   heed::Attention attention(Causal{} & Padding(lengths), Alibi(8), Scale{0.1});
 ///   y = layer(x, attention, context);
-template <Mask MaskType = NoMask, Modifier ModifierType = NoModifier>
+template <Mask MaskType, Modifier ModifierType>
 class Attention {
  public:
   template <class... P>
   requires(detail::are_terms_v<P...>)
   explicit Attention(const P&... parts)
-      : mask(detail::pick<detail::IsMask>(kNone<MaskType>, parts...)),
-        modifier(detail::pick<detail::IsModifier>(kNone<ModifierType>, parts...)),
+      : mask(detail::pick<detail::IsMask>(detail::kNoMask, parts...)),
+        modifier(detail::pick<detail::IsModifier>(detail::kNoModifier, parts...)),
         options(detail::options_of(parts...)) {
     detail::check_terms<P...>();
   }
+  Attention(const MaskType& the_mask, const ModifierType& the_modifier, const AttentionOptions& the_options)
+      : mask(the_mask), modifier(the_modifier), options(the_options) {}
 
   MaskType mask;             ///< the pairs that take part
   ModifierType modifier;     ///< changes scores
   AttentionOptions options;  ///< scale, dropout, sinks
-
- private:
-  template <class X>
-  static constexpr X kNone{};
 };
 template <class... P>
 Attention(const P&...)
@@ -167,17 +168,13 @@ namespace detail {
 template <class M, class F>
 inline constexpr bool is_attention_value_v<Attention<M, F>> = true;
 
-/// The Attention value of a call.
+/// The Attention value of a call: the one given, or one made of the other parts.
 template <class... P>
 decltype(auto) attention_of(const P&... parts) {
-  if constexpr (count_v<IsValue, P...> == 1) {
-    NoMask unused;
-    return pick<IsValue>(unused, parts...);
-  } else {
-    using Value =
-        Attention<std::remove_cvref_t<pick_t<IsMask, NoMask, P...>>, pick_t<IsModifier, NoModifier, P...>>;
-    return make_attention<Value>(parts...);
-  }
+  if constexpr (count_v<IsValue, P...> == 1)
+    return pick<IsValue>(kNoMask, parts...);
+  else
+    return Attention(pick<IsMask>(kNoMask, parts...), pick<IsModifier>(kNoModifier, parts...), options_of(parts...));
 }
 
 }  // namespace detail

@@ -29,10 +29,8 @@ struct RowSoftmax {
 /// weights[k] = exp(score(q, k) - maximum) for visible keys, exactly 0 for hidden ones; visible[k] tells them apart.
 ///   score = modifier(scale · <q, k>), maximum over the visible scores and the head's sink, sum of the weights and
 ///   exp(sink - maximum). A score of -inf hides its key.
-template <class T, class S>
-RowSoftmax<accumulate_t<T>> reference_row(const AttentionCall<T, S>& call, int b, int h, int q,
-                                          accumulate_t<T>* weights, bool* visible) {
-  using A = accumulate_t<T>;
+template <class Call, class A>
+RowSoftmax<A> reference_row(const Call& call, int b, int h, int q, A* weights, bool* visible) {
   using std::exp;
   const int g = call.key_head(h);
   const A none = -std::numeric_limits<A>::infinity();
@@ -107,8 +105,7 @@ void reference_attention(const AttentionCall<T, S>& call, Workspace& workspace) 
 
 /// weights (B, H, Lq, Lk) = softmax of the visible scores, before dropout; a hidden weight is exactly 0.
 template <class T, class S>
-void reference_weights(const AttentionCall<T, S>& call, TensorView<T, 4> weights,
-                       Workspace& workspace) {
+void reference_weights(const AttentionCall<T, S>& call, TensorView<T, 4> weights, Workspace& workspace) {
   using A = accumulate_t<T>;
   const AttentionShape& s = call.shape;
   Workspace::Frame frame(workspace);
@@ -185,8 +182,7 @@ void reference_backward(const AttentionBackwardCall<T>& call, Workspace& workspa
             ScoreIndex<A> at;
             at.b = b, at.h = h, at.q = q, at.k = k;
             at.query = static_cast<A>(q), at.key = static_cast<A>(k);
-            const A ds =
-                call.modifier.backward(dot * call.scale, weights[k] * (dweights[k] - mean), at) * call.scale;
+            const A ds = call.modifier.backward(dot * call.scale, weights[k] * (dweights[k] - mean), at) * call.scale;
             for (int d = 0; d < s.Dk; ++d) {
               dq[d] += ds * static_cast<A>(call.k(b, g, k, d));
               dk[Index{k} * s.Dk + d] += ds * static_cast<A>(call.q(b, h, q, d));
