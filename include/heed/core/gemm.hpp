@@ -115,7 +115,7 @@ void gemm(std::type_identity_t<TensorView<const T, 2>> a, std::type_identity_t<T
   for (Index first = 0; first < all; first += group) {
     const Index column = first * kPanelWidth<T>, columns = std::min(group * kPanelWidth<T>, n - column);
     const TensorView<const T, 2> part = b.slice(1, column, columns);
-    parallel_for_each(executor, panel_count<T>(columns), [&](int p, int) { pack_panel(part, p, panels); });
+    parallel_for_each(executor, panel_count<T>(columns), [&](Index p, int) { pack_panel(part, p, panels); });
     Epilogue<T> e = epilogue;
     if (e.bias) e.bias += column;
     if (e.residual.data()) e.residual = e.residual.slice(1, column, columns);

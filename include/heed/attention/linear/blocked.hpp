@@ -75,8 +75,8 @@ template <class A>
 void scan_units(A* sums, int heads, int units, Index size, bool causal, bool backwards, A* state, Executor* executor) {
   constexpr Index range = 512;
   const Index ranges = (size + range - 1) / range;
-  parallel_for_each(executor, heads * ranges, [&](int piece, int) {
-    const Index head = piece / ranges, first = piece % ranges * range, n = std::min(range, size - first);
+  parallel_for_each(executor, heads * ranges, [&](Index task, int) {
+    const Index head = task / ranges, first = task % ranges * range, n = std::min(range, size - first);
     A* const from = sums + head * units * size + first;
     if (!causal) {
       for (int unit = 1; unit < units; ++unit) add_row(from, from + unit * size, 1, n);
@@ -387,10 +387,10 @@ class LinearRunner {
   }
   template <class F>
   void for_each_chunk(int chunks, F&& f) {
-    parallel_for_each(executor_, Index{heads_} * chunks, [&](int piece, int worker) {
+    parallel_for_each(executor_, Index{heads_} * chunks, [&](Index task, int worker) {
       LinearChunk<A> chunk(p_, plan_, memory_ + worker * worker_size_);
-      const int head = piece / chunks;
-      f(chunk, head / p_.shape.G, head % p_.shape.G, piece % chunks);
+      const int head = static_cast<int>(task / chunks);
+      f(chunk, head / p_.shape.G, head % p_.shape.G, static_cast<int>(task % chunks));
     });
   }
   /// Of `units` units a head, with add(chunk, b, g, c, sums) adding chunk c.

@@ -175,8 +175,9 @@ class Pooling {
   template <class F>
   void for_each_segment(F&& f) {
     const int n = segments_.count(), heads = static_cast<int>(G());
-    parallel_for_each(&context_.executor(), k_.extent(0) * heads * n, [&](int piece, int worker) {
-      f(piece / n / heads, piece / n % heads, piece % n, memory_ + worker * worker_size_);
+    parallel_for_each(&context_.executor(), k_.extent(0) * heads * n, [&](Index task, int worker) {
+      const int head = static_cast<int>(task / n);
+      f(head / heads, head % heads, static_cast<int>(task % n), memory_ + worker * worker_size_);
     });
   }
   static void load(const TensorView<const S, 4>& x, int b, int g, Index j, A* to) {

@@ -151,7 +151,7 @@ template <class A, class S>
 void merge_softmax(const TensorView<A, 4>& near, const TensorView<A, 4>& far, const AttentionTensors<A, S>& near_rows,
                    const AttentionTensors<A>& far_rows, Executor& executor) {
   const Index heads = near.extent(1);
-  parallel_for_each(&executor, near.extent(0) * heads, [&](int head, int) {
+  parallel_for_each(&executor, near.extent(0) * heads, [&](Index head, int) {
     const Index b = head / heads, h = head % heads;
     for (Index q = 0; q < near.extent(2); ++q) {
       A &maximum = near_rows.row_max(b, h, q), &sum = near_rows.row_sum(b, h, q);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include <heed/core/config.hpp>
+#include <heed/core/parallel.hpp>
 #include <heed/core/simd.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -45,9 +46,6 @@ constexpr int panels_at_once(int rows) {
   const int fitting = (kTile.registers - kTile.vectors - rows) / (rows * kTile.vectors);
   return std::clamp(std::min(fitting, kTile.rows / rows), 1, 6);
 }
-
-/// n things in `parts` parts whose sizes differ by at most one: where part i begins.
-constexpr Index part_begin(Index n, Index parts, Index i) { return n * i / parts; }
 
 /// The depth is cut into equal blocks, so that a panel's block stays in the second-level cache while all row tiles use
 /// it. The cut depends on the depth alone: it decides in which order the sum of an element is rounded.
