@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// A mask as a small picture, for documentation, logs and test failures.
+/// to_string(mask): prints a mask as rows of characters, for documentation, logs and test failures.
 
 #include <string>
 
@@ -11,7 +11,7 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// One line a query, one character a key: '#' visible, '.' hidden. Throws what the mask finds wrong with the shape.
+/// One line per query, one character per key: '#' is visible, '.' hidden. Throws as the mask's bind() does.
 ///   to_string(Causal{}, {.B = 1, .H = 1, .G = 1, .Lq = 3, .Lk = 3}) is
 ///     #..
 ///     ##.
@@ -27,7 +27,7 @@ std::string to_string(const M& mask, const AttentionShape& shape, int b = 0, int
   return picture;
 }
 
-/// The same for one sample and one head of Lq queries and Lk keys.
+/// For one sample and one head of Lq queries and Lk keys.
 template <Mask M>
 std::string to_string(const M& mask, int Lq, int Lk) {
   return to_string(mask, {.B = 1, .H = 1, .G = 1, .Lq = Lq, .Lk = Lk, .Dk = 1, .Dv = 1});
