@@ -163,7 +163,7 @@ TEST(Heatmap, RefusesNegativeNumbers) {
   }
 }
 
-std::string hex(double t) { return heed::detail::colour_text(heed::detail::heat_colour(t)); }
+std::string hex(double t) { return heed::detail::color_text(heed::detail::heat_color(t)); }
 
 /// The lightness of #rrggbb as people see it: CIE L* of the relative luminance.
 double lightness(const std::string& color) {

@@ -179,7 +179,7 @@ TEST(Html, RefusesWhatItCannotShow) {
   Tensor<double, 4> scores(1, 1, 1, 2);
   scores(0, 0, 0, 0) = -3;
   recorder.weights("b", heed::TensorView<const double, 4>(scores.view()));
-  EXPECT_TRUE(has_all(message({}), {"\"b\"", "were scores given?"}));
+  EXPECT_TRUE(has_all(message({}), {"\"b\"", "not scores"}));
 }
 
 TEST(Html, SavesToAFile) {

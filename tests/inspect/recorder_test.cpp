@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -100,6 +101,28 @@ TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
     }
   }
   for (const auto& one : recorder.attention()) expect_weights_under(one);
+}
+
+TEST(Record, RestoresTheObserver) {
+  heed::SelfAttention<float> layer({.embed_dim = 16});
+  layer.initialize(1);
+  const Tensor<float, 3> x = numbers(1, 6, 16);
+  Tensor<float, 3> y(1, 6, 16);
+  Context context;
+  const auto forward = [&] {
+    const Context::Scope scope(context, "single");
+    layer.forward(x, kCausalMask, y, context);
+  };
+  const Recorder recorder = heed::record(context, forward);
+  EXPECT_EQ(context.observer, nullptr);
+  EXPECT_EQ(layers_of(recorder), std::vector<std::string>{"single"});
+  EXPECT_TRUE(heed::record(context, forward, {.weights = {"other"}}).attention().empty());
+
+  Recorder outer;
+  context.observer = &outer;
+  EXPECT_THROW(heed::record(context, [] { throw std::runtime_error("forward"); }), std::runtime_error);
+  EXPECT_EQ(context.observer, &outer);
+  EXPECT_TRUE(outer.attention().empty());
 }
 
 TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {

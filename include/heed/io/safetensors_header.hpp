@@ -30,6 +30,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/scalar.hpp>
+#include <heed/io/json.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -432,51 +433,22 @@ inline std::pair<SafeTensorsHeader, std::uint64_t> read_header(std::string_view 
   return {std::move(header), 8 + length};
 }
 
-/// A JSON string with its quotes. The text is valid UTF-8.
-inline std::string json_string(std::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json += '\\';
-      json += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      constexpr std::string_view digits = "0123456789abcdef";
-      json += "\\u00";
-      json += digits[static_cast<unsigned char>(c) >> 4];
-      json += digits[static_cast<unsigned char>(c) & 15];
-    } else {
-      json += c;
-    }
-  }
-  return json += '"';
-}
-
 /// The length and the JSON of a header whose tensors are listed in the order of the data, padded to a multiple of 8.
 inline std::string write_header(const std::vector<std::pair<std::string_view, TensorInfo>>& tensors,
                                 const Metadata& metadata) {
-  std::string json = "{";
-  const auto member = [&](std::string_view name) {
-    if (json.back() != '{') json += ',';
-    json += json_string(name);
-    json += ':';
-  };
+  JsonWriter writer;
+  writer.open('{');
   if (!metadata.empty()) {
-    member("__metadata__");
-    json += '{';
-    for (const auto& [key, value] : metadata) {
-      member(key);
-      json += json_string(value);
-    }
-    json += '}';
+    writer.key("__metadata__").open('{');
+    for (const auto& [key, value] : metadata) writer.key(key).value(value);
+    writer.close('}');
   }
   for (const auto& [name, info] : tensors) {
-    member(name);
-    json += "{\"dtype\":\"";
-    json += to_string(info.dtype);
-    json += concat("\",\"shape\":[", join_numbers(info.shape, ","), "],\"data_offsets\":[", info.begin, ",", info.end,
-                   "]}");
+    writer.key(name).open('{').key("dtype").value(to_string(info.dtype)).key("shape").open('[');
+    for (const auto extent : info.shape) writer.value(extent);
+    writer.close(']').key("data_offsets").open('[').value(info.begin).value(info.end).close(']').close('}');
   }
-  json += '}';
+  std::string json = writer.close('}').take();
   json.append((8 - json.size() % 8) % 8, ' ');
   std::string header;
   for (int i = 0; i < 8; ++i) header += static_cast<char>(static_cast<unsigned char>(json.size() >> 8 * i & 0xFF));

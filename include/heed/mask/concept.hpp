@@ -32,13 +32,13 @@ HEED_NAMESPACE_BEGIN
 
 /// The extents of one attention call: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv).
 struct AttentionShape {
-  int B = 0;   ///< batch
-  int H = 0;   ///< query heads
-  int G = 0;   ///< key/value heads; H % G == 0
+  int B = 1;   ///< batch
+  int H = 1;   ///< query heads
+  int G = 1;   ///< key/value heads; H % G == 0
   int Lq = 0;  ///< queries
   int Lk = 0;  ///< keys
-  int Dk = 0;  ///< width of a query or key head
-  int Dv = 0;  ///< width of a value head
+  int Dk = 1;  ///< width of a query or key head
+  int Dv = 1;  ///< width of a value head
 };
 
 /// Keys [begin, end). May extend beyond the existing keys; empty if end <= begin.

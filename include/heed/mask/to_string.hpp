@@ -12,7 +12,7 @@
 HEED_NAMESPACE_BEGIN
 
 /// One line per query, one character per key: '#' is visible, '.' hidden. Throws as the mask's bind() does.
-///   to_string(Causal{}, {.B = 1, .H = 1, .G = 1, .Lq = 3, .Lk = 3}) is
+///   to_string(Causal{}, {.Lq = 3, .Lk = 3}) is
 ///     #..
 ///     ##.
 ///     ###
@@ -30,7 +30,7 @@ std::string to_string(const M& mask, const AttentionShape& shape, int b = 0, int
 /// For one sample and one head of Lq queries and Lk keys.
 template <Mask M>
 std::string to_string(const M& mask, int Lq, int Lk) {
-  return to_string(mask, {.B = 1, .H = 1, .G = 1, .Lq = Lq, .Lk = Lk, .Dk = 1, .Dv = 1});
+  return to_string(mask, {.Lq = Lq, .Lk = Lk});
 }
 
 HEED_NAMESPACE_END

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// What the attention page does. Labels come from anywhere and reach the page as text only, never as markup.
+/// The JavaScript of the attention page. It inserts labels, which can be any text, as text and never as markup.
 
 #include <string_view>
 
