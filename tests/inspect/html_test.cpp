@@ -175,7 +175,7 @@ TEST(Html, RefusesWhatItCannotShow) {
   EXPECT_TRUE(has_all(message({.sample = 1}), {"sample = 1", "B = 1"}));
   EXPECT_TRUE(has_all(message({.labels = {{.queries = {"x", "y"}}}}), {"2 labels for 3 queries of layer \"a\""}));
   EXPECT_TRUE(has_all(message({.layer = "b"}), {"no layer \"b\""}));
-  EXPECT_TRUE(has_all(message({.head = 2}), {"head = 2", "there are 2"}));
+  EXPECT_TRUE(has_all(message({.head = 2}), {"head = 2", "has H = 2"}));
   Tensor<double, 4> scores(1, 1, 1, 2);
   scores(0, 0, 0, 0) = -3;
   recorder.weights("b", heed::TensorView<const double, 4>(scores.view()));

@@ -160,6 +160,11 @@ TEST_F(NameMapTest, WhatIsSavedLoadsWithoutAMap) {
   Layer layer;
   load_parameters(layer, file);
   EXPECT_EQ(numbers_of(layer), numbers_of(source_));
+
+  Layer by_path;
+  load_parameters(by_path, path_);
+  EXPECT_EQ(numbers_of(by_path), numbers_of(source_));
+  EXPECT_THROW(load_parameters(by_path, "/no/such/file.safetensors"), heed::FormatError);
 }
 
 TEST_F(NameMapTest, RulesRenameJoinRowsAndTranspose) {
@@ -238,7 +243,7 @@ TEST_F(NameMapTest, EverythingThatIsWrongIsInOneMessage) {
        "\"scale\" (in the file: \"norm.gamma\")", "of another shape or type (2):",
        "\"layers.1.linear.weight\": it has shape (2, 3), but the file has \"enc.1.dense\" (3, 3), to be transposed",
        "\"layers.1.attn.in_proj_bias\": \"enc.1.query.bias\" holds I64",
-       "in the file, but of no parameter (1):", "\"lm_head.weight\" (3, 3)", "NameMap"}));
+       "in the file, but not in the layer (1):", "\"lm_head.weight\" (3, 3)", "NameMap"}));
 }
 
 TEST_F(NameMapTest, ShapesMustBeTheSame) {
@@ -278,7 +283,7 @@ TEST_F(NameMapTest, LongListsAreCutShort) {
   const Eigen::VectorXf x(1);
   for (int i = 0; i < 100; ++i) tensors.emplace_back("extra." + std::to_string(i), x);
   const std::string message = refusal(saved(tensors), kMap);
-  EXPECT_TRUE(has_all(message, {"of no parameter (100):", "\"extra.0\" (1)", "and 70 more"}));
+  EXPECT_TRUE(has_all(message, {"not in the layer (100):", "\"extra.0\" (1)", "and 70 more"}));
   EXPECT_LT(message.size(), 1500u);
 }
 

@@ -83,7 +83,7 @@ class TrainingTimer {
 ///   const heed::ActivationCheckpoint before(context);
 ///   const auto forward = [&] { model.forward(ids, logits, cache, context); };
 ///   forward();
-///   const heed::Loss loss = heed::cross_entropy(logits, targets, dlogits, {}, context);
+///   const heed::Loss loss = heed::cross_entropy(logits, targets, dlogits, context);
 ///   heed::require_finite(loss.value, before, context, forward);
 template <class Forward>
 void require_finite(double loss, const ActivationCheckpoint& before, Context& context, Forward&& forward) {
