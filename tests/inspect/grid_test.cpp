@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The grid of all heads, and PNG. That the PNG files unpack: browser/png_test.py.
+// The grid of all heads, and PNG. browser/png_test.py checks that the PNG files can be decoded.
 #include <cstddef>
 #include <limits>
 #include <string>

@@ -50,7 +50,7 @@ std::vector<std::string> names(const M& mask, const Call& call) {
 }
 using Names = std::vector<std::string>;
 
-/// A matrix whose element (q, k) says whether k <= q + diagonal: NumPy's tril.
+/// NumPy's tril: element (q, k) is k <= q + diagonal.
 Bools tril(int rows, int columns, int diagonal = 0) {
   Bools m(rows, columns);
   for (int q = 0; q < rows; ++q) {

@@ -11,11 +11,11 @@
 #include <gtest/gtest.h>
 
 #include <heed/inspect/recorder.hpp>
+#include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/any_mask.hpp"
 #include "common/layer_instances.hpp"
 #include "common/message_of.hpp"
 
@@ -43,7 +43,7 @@ std::vector<std::string> layers_of(const Recorder& recorder) {
   return names;
 }
 
-/// The weights are those of the mask: exactly 0 where it hides, and rows with a key sum to 1.
+/// Weights are exactly 0 where the mask hides, and rows with a visible key sum to 1.
 void expect_weights_under(const heed::RecordedAttention& one) {
   const auto& e = one.weights.extents();
   ASSERT_EQ(one.mask.extents(), e);
@@ -66,7 +66,7 @@ void expect_weights_under(const heed::RecordedAttention& one) {
 }
 
 /// One type for all masks, so that attention is compiled once here.
-using AnyMask = heed_test::AnyMask<true>;
+using heed::AnyMask;
 const AnyMask kCausalMask = heed::Causal{};
 
 TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
@@ -150,7 +150,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   expect_weights_under(recorder.of("single"));
 }
 
-TEST(Recorder, KeepsWhatItWasTold) {
+TEST(Recorder, KeepsOnlySelectedLayers) {
   Recorder recorder({.weights = {"layers.*.self_attn"}, .outputs = {"*.norm1"}});
   EXPECT_TRUE(recorder.wants_weights("layers.10.self_attn"));
   EXPECT_FALSE(recorder.wants_weights("layers.10.multihead_attn"));

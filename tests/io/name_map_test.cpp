@@ -76,7 +76,7 @@ struct Narrow {
   }
 };
 
-/// Numbers that tell each element of each parameter apart.
+/// Numbers that differ in every element of every parameter.
 void fill(Layer& layer) {
   double next = 1;
   auto f = [&](std::string_view, auto& parameter) {
@@ -95,7 +95,7 @@ std::vector<double> numbers_of(const Layer& layer) {
   return numbers;
 }
 
-/// How a file in the manner of BERT calls the same things.
+/// The names of the same parameters in a BERT-like file.
 const NameMap kMap{.rules = {{"layers.*.attn.in_proj_*", {"enc.*.query.*", "enc.*.key.*", "enc.*.value.*"}},
                              {"layers.*.linear.weight", {"enc.*.dense"}, true},
                              {"scale", {"norm.gamma"}}},
@@ -103,7 +103,7 @@ const NameMap kMap{.rules = {{"layers.*.attn.in_proj_*", {"enc.*.query.*", "enc.
 
 class NameMapTest : public testing::Test {
  protected:
-  /// A file in the manner of kMap, from the parameters of `source_`, which are 1/8, 2/8, ...
+  /// A file with the names of kMap, from the parameters of `source_`, which are 1/8, 2/8, ...
   std::vector<heed::NamedTensor> foreign_tensors() {
     std::vector<heed::NamedTensor> tensors;
     for (int i = 0; i < 2; ++i) {
@@ -129,7 +129,7 @@ class NameMapTest : public testing::Test {
     std::erase_if(tensors, [&](const heed::NamedTensor& t) { return t.name() == name; });
     return tensors;
   }
-  /// The message of the refusal; fails when the layer was changed though it was refused.
+  /// The error message; fails if the layer was changed in spite of the error.
   template <class Exception = heed::FormatError>
   std::string refusal(const SafeTensors& file, const NameMap& map) {
     Layer layer;
@@ -304,7 +304,7 @@ TEST_F(NameMapTest, AMissingParameterIsNamedAsTheFileWouldCallIt) {
   EXPECT_TRUE(has_all(message, {"missing in the file (7):", "\n    \"layers.0.attn.in_proj_weight\"\n"}));
 }
 
-TEST_F(NameMapTest, AReleasedParameterIsToldBeforeAnythingIsLoaded) {
+TEST_F(NameMapTest, AReleasedParameterIsReportedBeforeAnythingIsLoaded) {
   const SafeTensors file = saved(foreign_tensors());
   Layer layer;
   fill(layer);

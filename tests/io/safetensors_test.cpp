@@ -33,7 +33,7 @@ using heed_test::safetensors_bytes;
 
 using namespace std::string_literals;
 
-/// The bytes of numbers, as they lie in a file.
+/// The bytes of numbers in a file.
 template <class T>
 std::string data_of(const std::vector<T>& values) {
   std::string data(values.size() * sizeof(T), '\0');
@@ -56,7 +56,7 @@ class OfficialFile : public testing::Test {
   const SafeTensors file_ = SafeTensors::open(HEED_TEST_DATA_DIR "/io/data/official.safetensors");
 };
 
-TEST_F(OfficialFile, TellsWhatItHolds) {
+TEST_F(OfficialFile, DescribesItsTensors) {
   EXPECT_EQ(file_.names().size(), 9u);
   EXPECT_EQ(file_.metadata(), (heed::Metadata{{"made by", "safetensors"}, {"\xCF\x80", "\\/\t"}}));
   EXPECT_TRUE(file_.contains("matrix"));
@@ -235,7 +235,7 @@ TEST(SafeTensorsReadIntegers, ReadsEveryType) {
   expect_integers<std::uint8_t>(Dtype::U8);
 }
 
-/// That a value read as I is refused or equal, as the ranges say.
+/// A value read as I must be equal if it is in range, and refused otherwise.
 template <class I, class S>
 void expect_value(S value, bool fits) {
   const std::string bytes = file_of<S>({S(0), value}, heed::detail::dtype_of<S>());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the everyday masks borrow, refuse, and say when they refuse.
+// The common masks: borrowed lists, refused arguments and error messages.
 #include <array>
 #include <limits>
 #include <span>
@@ -36,7 +36,7 @@ TEST(Alignment, MustBeNamedWhereTheReadingsDiffer) {
   EXPECT_NO_THROW(heed::bind(heed::Causal{}, shape(1, 5, 5)));
   EXPECT_NO_THROW(heed::bind(heed::Causal{}, shape(1, 0, 0)));
   EXPECT_THROW(heed::bind(heed::Causal{}, shape(1, 1, 0)), heed::ValueError);
-  // Inside an expression too.
+  // In an expression too.
   EXPECT_THROW(heed::bind(heed::NoMask{} & heed::Causal{}, s), heed::ValueError);
   EXPECT_THROW(heed::bind(heed::NoMask{} | heed::Causal{}, s), heed::ValueError);
   EXPECT_THROW(heed::bind(!heed::Causal{}, s), heed::ValueError);
@@ -113,7 +113,7 @@ TEST(DocumentMask, RefusesOffsetsThatDontCoverTheLength) {
                       {"heed::DocumentMask: key offsets must start at 0 and end at Lk = 5"}));
   EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::DocumentMask(fine, other), shape(1, 5, 5)),
                       {"heed::DocumentMask: 3 query offsets but 2 key offsets"}));
-  // Self-attention over Lq != Lk needs key offsets of its own.
+  // Attention with Lq != Lk needs separate key offsets.
   EXPECT_THROW(heed::bind(heed::DocumentMask(fine), shape(1, 5, 6)), heed::ValueError);
 }
 

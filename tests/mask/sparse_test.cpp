@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What sparse patterns refuse, and their words of keys.
+// Sparse patterns: refused arguments, words of keys, next keys.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -58,7 +58,7 @@ TEST(GlobalTokens, RefusesNonsense) {
   EXPECT_FALSE(heed::is_visible(mask, 0, 0, 0, 0));
 }
 
-// Kernels skip what next() leaves out, so that it may leave out only what no query sees; and it should leave out most.
+// Kernels skip the keys that next() skips. It must skip only keys that no query sees, and should skip most of them.
 template <heed::Mask M>
 heed::Index expect_next_skips_hidden_keys_only(const M& mask) {
   constexpr int L = 300, queries = 3;

@@ -27,7 +27,7 @@ using heed_test::Golden;
 using heed_test::Mlp;
 using heed_test::Pair;
 
-/// The parameters of an mlp_training golden to start from.
+/// The initial parameters of an mlp_training golden.
 Mlp<double> starting_model(const Golden& golden) {
   Mlp<double> model;
   heed::load_parameters(model, golden.file(),
@@ -145,7 +145,7 @@ TEST(Clip, WhatIsNotFiniteIsNamed) {
   EXPECT_NE(text.find("the gradient of second"), std::string::npos) << text;
   EXPECT_EQ(model.first.grad()(0), before);
   EXPECT_THROW(heed::clip_grad_norm(ParameterList<float>(model), 0), heed::ValueError);
-  // Squares that a float can't hold.
+  // Squares beyond the range of float.
   model.second.grad()(5) = 1e30f;
   EXPECT_NEAR(heed::clip_grad_norm(ParameterList<float>(model), 1), 1e30, 1e24);
 }

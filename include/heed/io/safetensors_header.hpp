@@ -396,7 +396,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   HEED_CHECK(covered == data_bytes, FormatError, "heed::SafeTensors: file ", file, ": the tensors end at byte ",
              covered, " of the data",
              header.names.empty() ? std::string() : " (the last one is " + in_quotes(header.names.back()) + ")",
-             ", but there are ", data_bytes, " bytes; what is left over belongs to no tensor");
+             ", but there are ", data_bytes, " bytes; those left over belong to no tensor");
 }
 
 /// A sentence about the probable format of a file that is not safetensors; empty if unknown.

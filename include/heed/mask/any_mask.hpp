@@ -19,8 +19,8 @@ HEED_NAMESPACE_BEGIN
 
 /// Holds a copy of any mask behind one type:
 ///
-///   AnyMask mask = causal ? AnyMask(Causal{}) : NoMask{};
-///   if (padded) mask = mask & Padding(lengths);
+///     AnyMask mask = causal ? AnyMask(Causal{}) : NoMask{};
+///     if (padded) mask = mask & Padding(lengths);
 ///
 /// It combines with `&`, `|` and `!` like every mask and gives the same bits as the mask it holds, at the same speed.
 /// Copies are cheap and share nothing that changes. A trivially copyable mask of up to 224 bytes, which includes every

@@ -4,15 +4,18 @@
 /// @file
 /// The Mask concept and its operators. A mask selects the keys that each query sees; it never adds numbers to scores.
 ///
-/// To write a mask, derive from MaskBase and define, for query q and key k of head h and sample b:
-///   KeyRange range(int b, int h, int q) const          required: all visible keys are in [begin, end)
-///   bool visible(int b, int h, int q, int k) const     true if a key in that range is visible; without it, all are
-///   std::uint64_t word(int b, int h, int q, int k, int n) const
-///                                                      for speed: bit i is visible(b, h, q, k + i), i < n <= 64
-///   Index next(int b, int h, int q, Index k) const     for speed: a key >= k such that no key from k up to it is
-///   visible bool exact() const                                 true if all keys in the ranges are visible in spite of
-///   visible() auto bind(const AttentionShape&) const             checks the mask against a call and returns the mask
-///   to use for it
+/// To write a mask, derive from MaskBase and define range(), and any of the others, for query q and key k of head h and
+/// sample b:
+///
+///     KeyRange range(int b, int h, int q) const;                    // the visible keys are in [begin, end)
+///     bool visible(int b, int h, int q, int k) const;               // key k of the range is visible; default: true
+///     std::uint64_t word(int b, int h, int q, int k, int n) const;  // bit i: visible(b, h, q, k + i), i < n <= 64
+///     Index next(int b, int h, int q, Index k) const;               // a key >= k; none from k up to it is visible
+///     bool exact() const;                                           // all keys of the ranges are visible
+///     auto bind(const AttentionShape&) const;                       // the mask to use for a call, or an exception
+///
+/// word() and next() make masks faster. exact() is for masks like AnyMask that have visible() but may not need it.
+///
 /// `a & b` intersects, `a | b` unites, `!a` complements (g++ -Wall asks for parentheses: `(!a) & b`), and heed::mask(f)
 /// makes a mask from a function.
 
@@ -322,21 +325,25 @@ class IntSpan {
 
 /// The key ranges of several queries, combined.
 struct RangeSummary {
-  int low, high;            ///< [low, high) covers every non-empty range; low >= high if there is none
-  int full_low, full_high;  ///< [full_low, full_high) is in all ranges; empty if full_low >= full_high
+  int low;        ///< begin of the smallest range that covers every non-empty range
+  int high;       ///< end of that range; high <= low if all are empty
+  int full_low;   ///< begin of the part that is in all ranges
+  int full_high;  ///< end of that part; full_high <= full_low if there is none
 };
 
 /// A borrowed mask of any type. Attention kernels take it, so that they are compiled once and not once per mask. The
 /// mask must have been bound and must outlive the reference.
 class MaskRef {
  public:
-  /// The functions of one type of mask; the first argument of each points to the mask.
+  /// The functions of one type of mask; the first argument of each points to the mask. See the members of MaskRef.
   struct Functions {
+    /// @cond
     KeyRange (*range)(const void*, int b, int h, int q);
     RangeSummary (*ranges)(const void*, int b, int h, int q, int n, int Lk, KeyRange* out);
     void (*words)(const void*, int b, int h, int q, int n, int k, int keys, std::uint64_t* out);
     Index (*next)(const void*, int b, int h, int q, int n, Index k);
     bool (*visible)(const void*, int b, int h, int q, int k);
+    /// @endcond
   };
   /// The functions of masks of type M.
   template <Mask M>

@@ -12,10 +12,11 @@
 HEED_NAMESPACE_BEGIN
 
 /// One line per query, one character per key: '#' is visible, '.' hidden. Throws as the mask's bind() does.
-///   to_string(Causal{}, {.Lq = 3, .Lk = 3}) is
-///     #..
-///     ##.
-///     ###
+///
+///     to_string(Causal{}, {.Lq = 3, .Lk = 3}) is
+///       #..
+///       ##.
+///       ###
 template <Mask M>
 std::string to_string(const M& mask, const AttentionShape& shape, int b = 0, int h = 0) {
   const auto bound = bind(mask, shape);

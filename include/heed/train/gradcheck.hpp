@@ -93,9 +93,9 @@ bool is_kink(Loss& loss, double& x, double here, double step, double analytic, d
 ///
 /// Throws ShapeError if a gradient has another number of elements than its tensor.
 ///
-///   auto loss = [&] { ...; return heed::mse(y, target, context); };
-///   const heed::GradcheckReport report = heed::gradcheck(loss, {{"x", x, dx}});
-///   if (!report.passed) std::puts(report.text().c_str());
+///     auto loss = [&] { ...; return heed::mse(y, target, context); };
+///     const heed::GradcheckReport report = heed::gradcheck(loss, {{"x", x, dx}});
+///     if (!report.passed) std::puts(report.text().c_str());
 template <class Loss>
 GradcheckReport gradcheck(Loss&& loss, const std::vector<GradcheckTensor>& tensors,
                           const GradcheckOptions& options = {}) {

@@ -29,9 +29,9 @@ enum class Phase {
 
 /// Measures the time of each phase.
 ///
-///   timer.time(heed::Phase::Forward, [&] { model.forward(x, y, cache, context); });
-///   std::puts(timer.text().c_str());
-///   // data 0.1 s (1 %), forward 3.2 s (32 %), backward 6.1 s (61 %), step 0.6 s (6 %)
+///     timer.time(heed::Phase::Forward, [&] { model.forward(x, y, cache, context); });
+///     std::puts(timer.text().c_str());
+///     // data 0.1 s (1 %), forward 3.2 s (32 %), backward 6.1 s (61 %), step 0.6 s (6 %)
 class TrainingTimer {
  public:
   /// Runs f, adds its time to the phase and returns its result.
@@ -80,11 +80,11 @@ class TrainingTimer {
 /// Throws ValueError if the loss is not finite. The message names the first layer whose output is not finite: `forward`
 /// is repeated from the checkpoint before it, with an observer. Costs nothing while the loss is finite.
 ///
-///   const heed::ActivationCheckpoint before(context);
-///   const auto forward = [&] { model.forward(ids, logits, cache, context); };
-///   forward();
-///   const heed::Loss loss = heed::cross_entropy(logits, targets, dlogits, context);
-///   heed::require_finite(loss.value, before, context, forward);
+///     const heed::ActivationCheckpoint before(context);
+///     const auto forward = [&] { model.forward(ids, logits, cache, context); };
+///     forward();
+///     const heed::Loss loss = heed::cross_entropy(logits, targets, dlogits, context);
+///     heed::require_finite(loss.value, before, context, forward);
 template <class Forward>
 void require_finite(double loss, const ActivationCheckpoint& before, Context& context, Forward&& forward) {
   if (std::isfinite(loss)) return;

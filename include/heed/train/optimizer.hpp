@@ -4,13 +4,13 @@
 /// @file
 /// Optimizers: SGD, Adam and AdamW, as PyTorch defines them.
 ///
-///   heed::AdamW<float> optimizer(model, {.learning_rate = 3e-4});
-///   for (...) {
-///     optimizer.zero_grad();
-///     ... forward, loss, backward ...
-///     optimizer.set_learning_rate(schedule(step));
-///     optimizer.step(context, {.clip = 1});
-///   }
+///     heed::AdamW<float> optimizer(model, {.learning_rate = 3e-4});
+///     for (...) {
+///       optimizer.zero_grad();
+///       ... forward, loss, backward ...
+///       optimizer.set_learning_rate(schedule(step));
+///       optimizer.step(context, {.clip = 1});
+///     }
 
 #include <cmath>
 #include <cstddef>
@@ -274,6 +274,7 @@ class AdamBase : public Optimizer<Derived, T> {
 template <class T>
 class Adam : public detail::AdamBase<Adam<T>, T> {
   using Base = detail::AdamBase<Adam<T>, T>;
+  using Stepper = detail::Optimizer<Adam<T>, T>;
 
  public:
   /// Throws ValueError if an option is negative or not finite, or a β is 1 or more.
@@ -284,7 +285,7 @@ class Adam : public detail::AdamBase<Adam<T>, T> {
 
  private:
   friend Base;
-  friend detail::Optimizer<Adam<T>, T>;
+  friend Stepper;
   static constexpr std::string_view kName = "heed::Adam";
 
   auto rule() const {
@@ -308,6 +309,7 @@ struct AdamWOptions {
 template <class T>
 class AdamW : public detail::AdamBase<AdamW<T>, T> {
   using Base = detail::AdamBase<AdamW<T>, T>;
+  using Stepper = detail::Optimizer<AdamW<T>, T>;
 
  public:
   /// Throws as Adam's constructor does.
@@ -320,7 +322,7 @@ class AdamW : public detail::AdamBase<AdamW<T>, T> {
 
  private:
   friend Base;
-  friend detail::Optimizer<AdamW<T>, T>;
+  friend Stepper;
   static constexpr std::string_view kName = "heed::AdamW";
 
   auto rule() const {

@@ -17,19 +17,19 @@
 HEED_NAMESPACE_BEGIN
 
 /// Refers to the parameters of a model (anything with visit(prefix, f)) by name. The list holds their addresses: the
-/// model must outlive it and must not be moved, nor gain or lose layers. A growing std::vector<Model> moves its
+/// model must outlive it and must not be moved, nor gain or lose layers. A growing `std::vector<Model>` moves its
 /// elements; use a std::deque, std::unique_ptr or reserve().
 ///
-///   struct Model {
-///     heed::Embedding<float> embedding;
-///     heed::Linear<float> head;
-///     template <class F>
-///     void visit(std::string_view, F&& f) {
-///       embedding.visit("embedding", f);
-///       head.visit("head", f);
-///     }
-///   };
-///   heed::ParameterList<float> parameters(model);
+///     struct Model {
+///       heed::Embedding<float> embedding;
+///       heed::Linear<float> head;
+///       template <class F>
+///       void visit(std::string_view, F&& f) {
+///         embedding.visit("embedding", f);
+///         head.visit("head", f);
+///       }
+///     };
+///     heed::ParameterList<float> parameters(model);
 template <class T>
 class ParameterList {
  public:
