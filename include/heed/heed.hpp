@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Everything of heed that needs Eigen and the standard library alone.
+/// Includes all of heed except heed/inspect.hpp.
 
 #include <heed/attention/attention.hpp>
 #include <heed/attention/linear/linear.hpp>
@@ -11,13 +11,6 @@
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/inspect/diagnostics.hpp>
-#include <heed/inspect/grid.hpp>
-#include <heed/inspect/heatmap.hpp>
-#include <heed/inspect/html.hpp>
-#include <heed/inspect/lint.hpp>
-#include <heed/inspect/png.hpp>
-#include <heed/inspect/recorder.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/any_mask.hpp>
 #include <heed/mask/bias.hpp>

@@ -23,11 +23,11 @@ namespace {
 
 using heed::AnyMask;
 
-const heed::AttentionShape kShape{.B = 2, .H = 2, .G = 1, .Lq = 9, .Lk = 9, .Dk = 1, .Dv = 1};
+const heed::AttentionShape kBatch{.B = 2, .H = 2, .G = 1, .Lq = 9, .Lk = 9, .Dk = 1, .Dv = 1};
 
 /// The mask and the AnyMask of it: the same ranges, words, next keys and pairs, directly and through MaskRef.
 template <class M>
-void expect_same(const M& mask, const heed::AttentionShape& s = kShape) {
+void expect_same(const M& mask, const heed::AttentionShape& s = kBatch) {
   const auto plain = heed::bind(mask, s);
   const AnyMask any = heed::bind(AnyMask(mask), s);
   const heed::MaskRef expected(plain), got(any);
@@ -124,9 +124,9 @@ TEST(AnyMask, DoesNotAllocate) {
                 AnyMask any = mask;
                 AnyMask copy = any;
                 any = copy;
-                const AnyMask bound = heed::bind(std::as_const(copy), kShape);
+                const AnyMask bound = heed::bind(std::as_const(copy), kBatch);
                 seen = heed::MaskRef(bound).visible(0, 0, 0, 0) ==
-                       heed::MaskRef(heed::bind(any, kShape)).visible(0, 0, 0, 0);
+                       heed::MaskRef(heed::bind(any, kBatch)).visible(0, 0, 0, 0);
               }),
               0);
     EXPECT_TRUE(seen);
@@ -143,7 +143,7 @@ TEST(AnyMask, OwnsTemporaries) {
   AnyMask mask = owning();
   EXPECT_EQ(heed::to_string(mask, 1, 4), "#.#.\n");
   const AnyMask copy = mask;
-  EXPECT_EQ(allocations_of([&] { heed::MaskRef(heed::bind(copy, kShape)).visible(0, 0, 0, 0); }), 0);
+  EXPECT_EQ(allocations_of([&] { heed::MaskRef(heed::bind(copy, kBatch)).visible(0, 0, 0, 0); }), 0);
   mask = copy & heed::Causal::bottom_right();
   const AnyMask both = mask;
   mask = heed::NoMask{};

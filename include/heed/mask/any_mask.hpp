@@ -17,8 +17,8 @@ HEED_NAMESPACE_BEGIN
 
 /// Holds a copy of any mask behind one type:
 ///
-///   AnyMask mask = causal ? AnyMask(Causal{}) : NoMask{};
-///   if (padded) mask = mask & Padding(lengths);
+///     AnyMask mask = causal ? AnyMask(Causal{}) : NoMask{};
+///     if (padded) mask = mask & Padding(lengths);
 ///
 /// It combines with `&`, `|` and `!` like every mask and gives the same bits as the mask it holds, at the same speed.
 /// Copies are cheap and share nothing that changes. A trivially copyable mask of up to 224 bytes, which includes every
@@ -38,21 +38,21 @@ class AnyMask : public MaskBase {
         exact_(detail::is_exact(mask)),
         held_(std::forward<M>(mask)) {}
 
-  /// The interface of a mask (mask/concept.hpp), served by the mask held.
+  /// @{
+  /// The interface of a mask, see mask/concept.hpp. bind() returns an AnyMask of the bound mask.
   KeyRange range(int b, int h, int q) const { return functions_->range(held(), b, h, q); }
-  bool visible(int b, int h, int q, int k) const { return functions_->visible(held(), b, h, q, k); }  ///< @overload
-  std::uint64_t word(int b, int h, int q, int k, int n) const {                                       ///< @overload
+  bool visible(int b, int h, int q, int k) const { return functions_->visible(held(), b, h, q, k); }
+  std::uint64_t word(int b, int h, int q, int k, int n) const {
     std::uint64_t word = 0;
     functions_->words(held(), b, h, q, 1, k, n, &word);
     return word;
   }
-  Index next(int b, int h, int q, Index k) const { return functions_->next(held(), b, h, q, 1, k); }  ///< @overload
-  /// True if the mask held is described by its ranges alone.
+  Index next(int b, int h, int q, Index k) const { return functions_->next(held(), b, h, q, 1, k); }
   bool exact() const { return exact_; }
-  /// Holds the mask that results from binding the mask held.
   AnyMask bind(const AttentionShape& shape) const { return bind_(*this, shape); }
+  /// @}
 
-  /// The mask held, for kernels: it is called directly, not through this object.
+  /// Refers to the mask held, for kernels, which then call it directly and not through this object.
   MaskRef reference() const { return MaskRef(held(), exact_, *functions_); }
 
  private:
