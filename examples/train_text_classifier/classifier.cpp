@@ -116,7 +116,7 @@ std::vector<double> train(Classifier& model, const Passages& passages, const Tra
       const heed::ActivationCheckpoint before(context);
       const auto forward = [&] { model.forward(batch.ids, logits, cache, context); };
       forward();
-      const heed::Loss result = heed::cross_entropy(logits, batch.labels, logits, {}, context);
+      const heed::Loss result = heed::cross_entropy(logits, batch.labels, logits, context);
       heed::require_finite(result.value, before, context, forward);
       return result;
     });
@@ -125,9 +125,8 @@ std::vector<double> train(Classifier& model, const Passages& passages, const Tra
       model.backward(logits, cache, context);
     });
     timer.time(Phase::Step, [&] {
-      heed::clip_grad_norm(optimizer.parameters(), options.clip, context);
       optimizer.set_learning_rate(schedule(step));
-      optimizer.step(context);
+      optimizer.step(context, {.clip = options.clip});
     });
     losses.push_back(loss.value);
     after_step(loss.value);
@@ -155,7 +154,7 @@ Evaluation evaluate(const Classifier& model, const Passages& passages, Context& 
       ++result.confusion(batch.labels(b, 0), taken_for);
       right += taken_for == batch.labels(b, 0);
     }
-    result.loss += heed::cross_entropy(scores, batch.labels, {}, context).value * static_cast<double>(count);
+    result.loss += heed::cross_entropy(scores, batch.labels, context).value * static_cast<double>(count);
   }
   result.loss /= static_cast<double>(total);
   result.accuracy = static_cast<double>(right) / static_cast<double>(total);

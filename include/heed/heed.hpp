@@ -2,24 +2,18 @@
 #pragma once
 
 /// @file
-/// Everything of heed that needs Eigen and the standard library alone.
+/// Includes all of heed except heed/inspect.hpp.
 
 #include <heed/attention/attention.hpp>
-#include <heed/attention/backward.hpp>
 #include <heed/attention/linear/linear.hpp>
 #include <heed/attention/segmented/segmented.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/inspect/diagnostics.hpp>
-#include <heed/inspect/grid.hpp>
-#include <heed/inspect/heatmap.hpp>
-#include <heed/inspect/html.hpp>
-#include <heed/inspect/lint.hpp>
-#include <heed/inspect/png.hpp>
-#include <heed/inspect/recorder.hpp>
 #include <heed/io/name_map.hpp>
+#include <heed/mask/any_mask.hpp>
+#include <heed/mask/bias.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/mask/modifier.hpp>

@@ -95,10 +95,10 @@ TEST_F(PlainEigen, OutputsMayBeBlocksOfAnyOrder) {
   heed::Context context;
   const float guard = -77;
   Eigen::MatrixXf columns = Eigen::MatrixXf::Constant(30, 15, guard);
-  heed::attention_into(columns.block(4, 2, 21, 9), q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
+  heed::attention_into(columns.block(4, 2, 21, 9), q, k, v, context);
   expect_same(columns.block(4, 2, 21, 9));
   RowMajor rows = RowMajor::Constant(30, 15, guard);
-  heed::attention_into(rows.block(4, 2, 21, 9), q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
+  heed::attention_into(rows.block(4, 2, 21, 9), q, k, v, context);
   expect_same(rows.block(4, 2, 21, 9));
   for (Index i = 0; i < 30; ++i) {
     for (Index j = 0; j < 15; ++j) {
@@ -173,7 +173,7 @@ TEST(Ranks, SplittingHeadsIsAChangeOfStrides) {
   copy(v, heads(packed, 2 * H * D));
   heed::Context context;
   heed::attention_into(heads(joined, 0), heads(packed, 0), heads(packed, H * D), heads(packed, 2 * H * D),
-                       heed::Causal{}, heed::NoModifier{}, {}, context);
+                       heed::Causal{}, context);
   EXPECT_TRUE(same_bits(heads(joined, 0), std::as_const(expected).view()));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Each diagnostic fires on a model that was broken on purpose. That they are silent on a trained one:
-// model/minilm_test.
+// Each diagnostic reports a model that was broken on purpose. model/minilm_test checks that a trained model is not
+// reported.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include <heed/inspect/diagnostics.hpp>
+#include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/any_mask.hpp"
 #include "common/layer_instances.hpp"
 #include "common/message_of.hpp"
 
@@ -36,7 +36,7 @@ Encoder encoder(Index kv_heads = 0) {
            .embed_dim = 32, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre, .num_kv_heads = kv_heads}});
   heed::Random random(5);
   model.initialize(random);
-  // Scores of untrained layers are small: as large as those of trained ones, queries tell keys apart.
+  // Scores of untrained layers are small. With the size of trained ones, queries distinguish keys.
   for (Index i = 0; i < 2; ++i) {
     const auto weight = model.layers[i].self_attn.in_proj_weight.mutable_value();
     std::transform(weight.data(), weight.data() + weight.size(), weight.data(), [](float w) { return 2 * w; });
@@ -44,7 +44,7 @@ Encoder encoder(Index kv_heads = 0) {
   return model;
 }
 
-/// The inputs 0.9, -0.4, ... of no pattern.
+/// Inputs 0.9, -0.4, ... without a pattern.
 Tensor<float, 3> numbers() {
   Tensor<float, 3> x(2, 16, 32);
   for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>((i * i * 37 + i * 11) % 101) / 50 - 1;
@@ -52,7 +52,7 @@ Tensor<float, 3> numbers() {
 }
 
 /// One type for all masks, so that attention is compiled once here.
-using AnyMask = heed_test::AnyMask<true>;
+using heed::AnyMask;
 
 template <class Model>
 Diagnosis diagnose(Model& model, const AnyMask& mask = heed::NoMask{}, const Tensor<float, 3>& x = numbers(),
@@ -124,7 +124,7 @@ TEST(Diagnostics, FindSaturatedHeads) {
 
 TEST(Diagnostics, FindSinks) {
   Encoder model = encoder();
-  // A bias of the queries along that of the keys, and a first token whose keys lie far in its direction.
+  // A bias of the queries in the direction of the first key, which is far out.
   auto bias = model.layers[0].self_attn.in_proj_bias.mutable_value();
   for (Index i = 0; i < 64; ++i) bias(i) = 3;
   auto weight = model.layers[0].self_attn.in_proj_weight.mutable_matrix();
@@ -196,7 +196,7 @@ TEST(Diagnostics, CompareSharedKeysWithTheirQueries) {
   EXPECT_EQ(kinds(diagnosis), "proportional_projections");
 }
 
-TEST(Diagnostics, CompareProjectionsOfTheirOwn) {
+TEST(Diagnostics, CompareSeparateProjections) {
   heed::SelfAttention<float> layer({.embed_dim = 32, .head_dim = 8, .value_head_dim = 8, .out_dim = 32});
   heed::Random random(1);
   layer.initialize(random);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,11 +11,11 @@
 #include <gtest/gtest.h>
 
 #include <heed/inspect/recorder.hpp>
+#include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/any_mask.hpp"
 #include "common/layer_instances.hpp"
 #include "common/message_of.hpp"
 
@@ -42,7 +43,7 @@ std::vector<std::string> layers_of(const Recorder& recorder) {
   return names;
 }
 
-/// The weights are those of the mask: exactly 0 where it hides, and rows with a key sum to 1.
+/// Weights are exactly 0 where the mask hides, and rows with a visible key sum to 1.
 void expect_weights_under(const heed::RecordedAttention& one) {
   const auto& e = one.weights.extents();
   ASSERT_EQ(one.mask.extents(), e);
@@ -65,7 +66,7 @@ void expect_weights_under(const heed::RecordedAttention& one) {
 }
 
 /// One type for all masks, so that attention is compiled once here.
-using AnyMask = heed_test::AnyMask<true>;
+using heed::AnyMask;
 const AnyMask kCausalMask = heed::Causal{};
 
 TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
@@ -103,6 +104,28 @@ TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   for (const auto& one : recorder.attention()) expect_weights_under(one);
 }
 
+TEST(Record, RestoresTheObserver) {
+  heed::SelfAttention<float> layer({.embed_dim = 16});
+  layer.initialize(1);
+  const Tensor<float, 3> x = numbers(1, 6, 16);
+  Tensor<float, 3> y(1, 6, 16);
+  Context context;
+  const auto forward = [&] {
+    const Context::Scope scope(context, "single");
+    layer.forward(x, kCausalMask, y, context);
+  };
+  const Recorder recorder = heed::record(context, forward);
+  EXPECT_EQ(context.observer, nullptr);
+  EXPECT_EQ(layers_of(recorder), std::vector<std::string>{"single"});
+  EXPECT_TRUE(heed::record(context, forward, {.weights = {"other"}}).attention().empty());
+
+  Recorder outer;
+  context.observer = &outer;
+  EXPECT_THROW(heed::record(context, [] { throw std::runtime_error("forward"); }), std::runtime_error);
+  EXPECT_EQ(context.observer, &outer);
+  EXPECT_TRUE(outer.attention().empty());
+}
+
 TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   heed::Encoder<float> encoder(
       {.num_layers = 1, .layer = {.embed_dim = 16, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre}});
@@ -129,7 +152,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   expect_weights_under(recorder.of("single"));
 }
 
-TEST(Recorder, KeepsWhatItWasTold) {
+TEST(Recorder, KeepsOnlySelectedLayers) {
   Recorder recorder({.weights = {"layers.*.self_attn"}, .outputs = {"*.norm1"}});
   EXPECT_TRUE(recorder.wants_weights("layers.10.self_attn"));
   EXPECT_FALSE(recorder.wants_weights("layers.10.multihead_attn"));

@@ -4,7 +4,7 @@
 
 - Each layer includes only itself and the layers to its left; within a layer no header includes itself round a circle.
 - Apart from heed, only Eigen/Core and the standard library are included, with few named exceptions.
-- Every header starts with its license and #pragma once, and heed.hpp leads to every header that is not opt-in.
+- Every header starts with its license and #pragma once, and heed.hpp or inspect.hpp leads to every header.
 
 A header longer than 500 lines is reported; that is advice, not an error.
 """
@@ -13,16 +13,15 @@ import pathlib
 import re
 import sys
 
-LAYERS = ["core", "mask", "attention", "nn", "io", "train", "inspect", "distributed"]
+LAYERS = ["core", "mask", "attention", "nn", "io", "train", "inspect"]
 
-# Headers that a program asks for by name, because they need more than Eigen and the standard library.
-OPT_IN = {"core/openmp.hpp"}
+# The headers that users include; together they lead to every other.
+UMBRELLAS = ["heed.hpp", "inspect.hpp"]
 
 # What else the headers of one path may include: the machine's instructions in one place, the system's memory mapping.
 EXTRA_INCLUDES = {
     "core/simd.hpp": {"immintrin.h", "arm_neon.h"},
-    "core/openmp.hpp": {"omp.h"},
-    "io/": {"fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h", "windows.h"},
+    "io/": {"fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"},
 }
 
 # Of C++20, what libstdc++ 12 has.
@@ -58,8 +57,8 @@ def check_include(header, quote, target, headers):
         layer, target_layer = layer_of(header), layer_of(target)
         if layer and target_layer and LAYERS.index(target_layer) > LAYERS.index(layer):
             return f"includes heed/{target}: {layer} is below {target_layer}"
-        if layer and target == "heed.hpp":
-            return "includes heed.hpp, which is for users"
+        if layer and target in UMBRELLAS:
+            return f"includes {target}, which is for users"
         return None
     if target == "Eigen/Core" or target in STANDARD_LIBRARY:
         return None
@@ -104,8 +103,8 @@ def main():
         for header, targets in graph.items():
             if any(header in reachable(target, graph) for target in targets):
                 errors.append(f"{header}: includes itself in a circle")
-        forgotten = set(headers) - reachable("heed.hpp", graph) - OPT_IN
-        errors.extend(f"{header}: heed.hpp does not lead to it" for header in sorted(forgotten))
+        forgotten = set(headers).difference(*(reachable(start, graph) for start in UMBRELLAS if start in graph))
+        errors.extend(f"{header}: no umbrella header leads to it" for header in sorted(forgotten))
 
     for line in advice:
         print(f"advice: {line}")

@@ -59,8 +59,9 @@ class CheckHeaders(unittest.TestCase):
         self.assert_refused("circle", core__tensor="#include <heed/core/error.hpp>\n",
                             core__error="#include <heed/core/tensor.hpp>\n")
 
-    def test_refuses_a_header_that_heed_hpp_forgets(self):
-        self.assert_refused("mask/sparse.hpp: heed.hpp does not lead to it", mask__sparse="")
+    def test_refuses_a_header_that_the_umbrellas_forget(self):
+        self.assert_refused("mask/sparse.hpp: no umbrella header leads to it", mask__sparse="")
+        self.assertEqual(check(mask__sparse="", inspect="#include <heed/mask/sparse.hpp>\n")[0], 0)
 
     def test_refuses_an_unknown_directory(self):
         self.assert_refused("heed/util is no layer", util__misc="")

@@ -93,7 +93,7 @@ struct MlpBatches {
   heed::Tensor<int, 2> targets;
 };
 
-/// Forward, loss and backward; gradients add up.
+/// Forward, loss and backward; adds to the gradients.
 template <class T>
 heed::Loss learn(Mlp<T>& model, const heed::TensorView<const T, 3>& x, const heed::TensorView<const int, 2>& targets,
                  typename Mlp<T>::Cache& cache, const heed::CrossEntropyOptions& options, heed::Context& context) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A training as a whole: gradient checks that fail when they should, accumulation, checkpointing, going on from a file,
-// and what is told when something goes wrong.
+// A whole training: gradient checks that must fail, accumulation, checkpointing, resuming from a file, and error
+// reports.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -85,7 +85,7 @@ TEST(Gradcheck, CountsKinks) {
   EXPECT_FALSE(report.passed);
   EXPECT_EQ(report.worst_element, 0);
 
-  // A strong bend is no kink.
+  // Strong curvature is not a kink.
   x(3) = 0;
   gradient(0) = 0;
   const auto bend = [&] { return 1e3 * x(3) * x(3); };
@@ -96,8 +96,8 @@ TEST(Gradcheck, CountsKinks) {
 
 // ---- accumulation
 
-// The parts of a batch, each divided by the count of the whole, give the gradients of the whole up to rounding; the
-// parts don't have equally many positions that count.
+// Gradients of the parts of a batch, each divided by the count of the whole batch, add up to those of the batch, up to
+// rounding. The parts skip different numbers of positions.
 TEST(Accumulation, PartsAddUpToTheWholeBatch) {
   const auto x = random_tensor<double, 3>({4, 9, 8});
   const Tensor<int, 2> targets = some_targets(4, 9);
@@ -187,7 +187,7 @@ TEST(ActivationCheckpoint, ReplayGivesTheBitsOfTheForward) {
     const heed::ActivationCheckpoint checkpoint(context);
     copy_of.forward(x, y, cache, context);
     const Tensor<double, 3> first = y;
-    // Another forward draws streams of its own, and spoils the cache.
+    // Another forward pass draws further streams and overwrites the cache.
     const auto other = random_tensor<double, 3>({3, 20, 8}, 5);
     if (checkpointed) copy_of.forward(other, y, cache, context);
     const std::uint64_t before = context.next_stream();
@@ -212,7 +212,7 @@ TEST(ActivationCheckpoint, ReplayGivesTheBitsOfTheForward) {
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(bits_equal(plain[i].view(), replayed[i].view()));
 }
 
-// ---- going on
+// ---- resuming
 
 struct SmallTraining {
   Mlp<float> model{0.3};
@@ -257,7 +257,7 @@ TEST(TrainingState, GoesOnWithTheSameNumbers) {
 
   // The same file serves inference.
   Mlp<float> model;
-  heed::load_parameters(model, heed::SafeTensors::open(path), {.ignored = {"optimizer.*"}});
+  heed::load_parameters(model, path, {.ignored = {"optimizer.*"}});
   EXPECT_EQ(heed::SafeTensors::open(path).metadata().find("made by")->second, "a test");
 }
 
@@ -286,7 +286,7 @@ TEST(TrainingState, FilesThatDoNotFitAreRefused) {
   }
 }
 
-// ---- what is told
+// ---- error reports
 
 TEST(Monitor, NamesTheFirstLayerThatIsNotFinite) {
   Mlp<float> model(0.1);
@@ -302,7 +302,7 @@ TEST(Monitor, NamesTheFirstLayerThatIsNotFinite) {
   const auto message = [&] {
     const heed::ActivationCheckpoint before(context);
     forward();
-    const heed::Loss loss = heed::cross_entropy(logits, targets, {}, context);
+    const heed::Loss loss = heed::cross_entropy(logits, targets, context);
     return message_of<heed::ValueError>([&] { heed::require_finite(loss.value, before, context, forward); });
   };
   heed::require_finite(1.0, heed::ActivationCheckpoint(context), context, [] { FAIL() << "ran again for nothing"; });
@@ -320,7 +320,7 @@ TEST(Monitor, NamesTheFirstLayerThatIsNotFinite) {
   model.initialize(same);
   const heed::ActivationCheckpoint before(context);
   text = message_of<heed::ValueError>([&] { heed::require_finite(std::nan(""), before, context, forward); });
-  EXPECT_NE(text.find("every layer's output is finite"), std::string::npos) << text;
+  EXPECT_NE(text.find("the output of every layer is finite"), std::string::npos) << text;
 }
 
 TEST(Monitor, TimerAddsUpPhases) {

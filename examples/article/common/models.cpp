@@ -63,7 +63,8 @@ class PlainAttention {
   void forward(In x, const Attention& attention, Out y, Cache& cache, Context& context) const {
     cache.x = x;
     const Out attended = examples::sized(cache.attended, x.extents());
-    attention.attend({split(x), split(x), split(x), split(attended), {}, {.scale = scale_}, &cache.attention}, context);
+    heed::attention_into(split(attended), split(x), split(x), split(x), attention.with_defaults({.scale = scale_}),
+                         cache.attention, context);
     out_proj_.forward(attended, y, context);
   }
   void backward(In dy, Out dx, Cache& cache, Context& context) {
@@ -416,7 +417,7 @@ Tensor<float, 3> Model::encode(const Batch& batch, Context& context) const {
   return parts_->latest.encoded;
 }
 double Model::loss(const Batch& batch, Context& context) const {
-  return heed::cross_entropy(parts_->forward(batch, parts_->latest, context), batch.targets, {}, context).value;
+  return heed::cross_entropy(parts_->forward(batch, parts_->latest, context), batch.targets, context).value;
 }
 double Model::loss_and_gradients(const Batch& batch, Context& context, std::optional<Index> divisor) {
   const Out logits = parts_->forward(batch, parts_->latest, context);
@@ -452,9 +453,8 @@ std::vector<double> train(Model& model, const std::function<Batch(int step)>& sa
   for (int step = 0; step < options.steps; ++step) {
     optimizer.zero_grad();
     losses.push_back(model.loss_and_gradients(sample(step), context));
-    if (options.clip > 0) heed::clip_grad_norm(optimizer.parameters(), options.clip, context);
     optimizer.set_learning_rate(schedule(step));
-    optimizer.step(context);
+    optimizer.step(context, {.clip = options.clip});
     if (after_step) {
       context.training = false;
       after_step(step, losses.back());

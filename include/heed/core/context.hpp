@@ -151,4 +151,12 @@ class Context {
   std::string name_;
 };
 
+namespace detail {
+
+/// For a `Context&` that may be left out: `Context& context = detail::own_context({})`. The temporary lives until the
+/// end of the call.
+inline Context& own_context(Context&& context) { return context; }
+
+}  // namespace detail
+
 HEED_NAMESPACE_END

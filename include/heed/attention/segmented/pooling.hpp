@@ -138,7 +138,7 @@ class Pooling {
   }
 
   /// Adds to dk (B, G, L, Dk) and dv (B, G, L, Dv) what flows back through the summaries, whose gradients are dense,
-  /// and writes that of the pooling vectors. What has no data is not wanted. After summarize().
+  /// and adds that of the pooling vectors. What has no data is not wanted. After summarize().
   void differentiate(const TensorView<const A, 4>& dkeys, const TensorView<const A, 4>& dvalues,
                      const TensorView<A, 4>& dk, const TensorView<A, 4>& dv, const TensorView<T, 2>& dvectors) {
     const Index rows = k_.extent(0) * G() * segments_.count();
@@ -159,7 +159,7 @@ class Pooling {
         for (Index b = 0; b < k_.extent(0); ++b) {
           for (Index c = 0; c < segments_.count(); ++c) sum += parts[row_of(b, g, c) * Dk() + i];
         }
-        dvectors(g, i) = static_cast<T>(sum);
+        dvectors(g, i) = static_cast<T>(static_cast<A>(dvectors(g, i)) + sum);
       }
     }
   }
@@ -170,7 +170,7 @@ class Pooling {
   Index Dv() const { return v_.extent(3); }
   Index row_of(Index b, Index g, Index c) const { return (b * G() + g) * segments_.count() + c; }
   bool learned() const { return vectors_.data() != nullptr; }
-  A scale() const { return scale_of<A>({}, static_cast<int>(Dk())); }
+  A scale() const { return scale_of<A>(std::nullopt, static_cast<int>(Dk())); }
 
   template <class F>
   void for_each_segment(F&& f) {

@@ -199,7 +199,7 @@ class DecodeRows {
     alignas(64) A row[kMaxTileKeys];
     for (int i = 0; i < Rows; ++i) {
       for (int r = 0; r < keys.count; ++r) row[r] = scores[r * Rows + i];
-      p.modify.key_lanes(p.modifier, p.scale, row, b, head_[i], query_[i], keys.key, keys.count);
+      p.modifier.apply(p.scale, KeyLanes<A>{row, b, head_[i], query_[i], keys.key, keys.count});
       for (int r = 0; r < keys.count; ++r) {
         scores[r * Rows + i] = row[r];
         if (row[r] == -infinity<A>()) {
