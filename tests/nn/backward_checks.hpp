@@ -65,7 +65,7 @@ std::vector<Tensor<T, 1>> parameter_gradients(Layer& layer) {
   std::vector<Tensor<T, 1>> gradients;
   layer.visit("", [&](std::string_view, heed::Parameter<T>& parameter) {
     gradients.emplace_back(parameter.size());
-    copy(parameter.grad(), gradients.back().view());
+    copy(parameter.grad(), flat(gradients.back()));
   });
   return gradients;
 }

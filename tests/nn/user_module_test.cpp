@@ -92,7 +92,7 @@ TEST(UserLayer, IsNamedInitializedAndPacked) {
   const Tensor<float, 3> raw = layer(x);
   layer.pack({.release = true});
   EXPECT_TRUE(layer.down.is_packed() && layer.up.is_packed());
-  EXPECT_TRUE(bits_equal(raw.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(raw.view(), layer(x)));
 }
 
 // ---- a model ---------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ struct Pair {
     f("second", second);
   }
   void set_gradients(std::uint64_t seed) {
-    layer_checks::copy(layer_checks::random_tensor<T, 1>({first.size()}, seed).view(), first.grad());
-    layer_checks::copy(layer_checks::random_tensor<T, 1>({second.size()}, seed + 1).view(), second.grad());
+    layer_checks::copy(layer_checks::random_tensor<T, 1>({first.size()}, seed), first.grad());
+    layer_checks::copy(layer_checks::random_tensor<T, 1>({second.size()}, seed + 1), second.grad());
   }
   heed::Parameter<T> first, second;
 };

@@ -204,7 +204,7 @@ TEST(ActivationCheckpoint, ReplayGivesTheBitsOfTheForward) {
     std::vector<Tensor<double, 1>> found;
     for (const auto& entry : ParameterList<double>(copy_of)) {
       found.emplace_back(entry.parameter->size());
-      copy(entry.parameter->grad(), found.back().view());
+      copy(entry.parameter->grad(), found.back());
     }
     return found;
   };

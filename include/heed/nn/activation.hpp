@@ -6,6 +6,7 @@
 /// core/vec_math.hpp has the formulas and their errors, nn/activation_backward.hpp the derivatives.
 
 #include <algorithm>
+#include <concepts>
 #include <string_view>
 #include <type_traits>
 
@@ -108,41 +109,25 @@ using GELUTanh = ActivationLayer<Activation::GELUTanh>;
 /// x / (1 + e^-x), also called swish.
 using SiLU = ActivationLayer<Activation::SiLU>;
 
-/// max(x, 0), element by element; x and the result (B, L, E), (L, E) or plain Eigen.
-template <TensorLike X>
-auto relu(const X& x) {
-  return ReLU()(x);
+/// relu(x), relu(x, context): the layers as functions; x and the result (B, L, E), (L, E) or plain Eigen.
+template <TensorLike X, std::same_as<Context>... C>
+auto relu(const X& x, C&... context) {
+  return ReLU()(x, context...);
 }
-template <TensorLike X>
-auto relu(const X& x, Context& context) {
-  return ReLU()(x, context);
+/// As GELU; called as relu().
+template <TensorLike X, std::same_as<Context>... C>
+auto gelu(const X& x, C&... context) {
+  return GELU()(x, context...);
 }
-/// As GELU, element by element; shapes as in relu().
-template <TensorLike X>
-auto gelu(const X& x) {
-  return GELU()(x);
+/// As GELUTanh; called as relu().
+template <TensorLike X, std::same_as<Context>... C>
+auto gelu_tanh(const X& x, C&... context) {
+  return GELUTanh()(x, context...);
 }
-template <TensorLike X>
-auto gelu(const X& x, Context& context) {
-  return GELU()(x, context);
-}
-/// As GELUTanh, element by element; shapes as in relu().
-template <TensorLike X>
-auto gelu_tanh(const X& x) {
-  return GELUTanh()(x);
-}
-template <TensorLike X>
-auto gelu_tanh(const X& x, Context& context) {
-  return GELUTanh()(x, context);
-}
-/// x / (1 + e^-x), element by element; shapes as in relu().
-template <TensorLike X>
-auto silu(const X& x) {
-  return SiLU()(x);
-}
-template <TensorLike X>
-auto silu(const X& x, Context& context) {
-  return SiLU()(x, context);
+/// As SiLU; called as relu().
+template <TensorLike X, std::same_as<Context>... C>
+auto silu(const X& x, C&... context) {
+  return SiLU()(x, context...);
 }
 
 HEED_NAMESPACE_END
