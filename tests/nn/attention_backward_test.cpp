@@ -37,15 +37,14 @@ TEST(MultiHeadAttentionBackward, KeepsThePromisesOfABackward) {
   expect_backward(plain, {2, 4, 6});
   expect_same_backward_for_any_strides<double>(plain, {2, 5, 6});
   // Grouped heads, Dk ≠ Dv, turned positions.
-  auto grouped =
-      masked<double>(MultiHeadAttention<double>({.embed_dim = 8,
-                                                 .num_heads = 4,
-                                                 .num_kv_heads = 2,
-                                                 .head_dim = 4,
-                                                 .value_head_dim = 3,
-                                                 .bias = false,
-                                                 .rotary = {.length = 9}}),
-                     heed::Causal{});
+  auto grouped = masked<double>(MultiHeadAttention<double>({.embed_dim = 8,
+                                                            .num_heads = 4,
+                                                            .num_kv_heads = 2,
+                                                            .head_dim = 4,
+                                                            .value_head_dim = 3,
+                                                            .bias = false,
+                                                            .rotary = {.length = 9}}),
+                                heed::Causal{});
   expect_backward(grouped, {2, 5, 8});
 }
 

@@ -46,10 +46,11 @@ std::string error_of(First first, Second second) {
 
 TEST(Caches, OfAnotherLayerAreRefused) {
   using heed::FeedForward;
-  EXPECT_EQ(error_of(FeedForward<double>({.embed_dim = 4, .ffn_dim = 8}),
-                     FeedForward<double>({.embed_dim = 4, .ffn_dim = 64})),
-            "heed::FeedForward: the cache holds a forward of another heed::FeedForward with ffn_dim = 8 but this one has "
-            "ffn_dim = 64; give the cache to a forward of this layer first");
+  EXPECT_EQ(
+      error_of(FeedForward<double>({.embed_dim = 4, .ffn_dim = 8}),
+               FeedForward<double>({.embed_dim = 4, .ffn_dim = 64})),
+      "heed::FeedForward: the cache holds a forward of another heed::FeedForward with ffn_dim = 8 but this one has "
+      "ffn_dim = 64; give the cache to a forward of this layer first");
   EXPECT_NE(error_of(FeedForward<double>({.embed_dim = 4}), FeedForward<double>({.embed_dim = 4, .gated = true}))
                 .find("gated"),
             std::string::npos);

@@ -149,9 +149,8 @@ TEST(FeedForward, StartsEachPartApart) {
 }
 
 TEST(FeedForward, ErrorsSayWhatIsWrong) {
-  EXPECT_EQ(
-      message_of<heed::ShapeError>([] { FeedForward<float>({.embed_dim = 4, .ffn_dim = -1}); }),
-      "heed::FeedForward: embed_dim = 4 must be at least 1 and ffn_dim = -1 at least 0, which means 4·embed_dim");
+  EXPECT_EQ(message_of<heed::ShapeError>([] { FeedForward<float>({.embed_dim = 4, .ffn_dim = -1}); }),
+            "heed::FeedForward: embed_dim = 4 must be at least 1 and ffn_dim = -1 at least 0, which means 4·embed_dim");
   EXPECT_EQ(message_of<heed::ShapeError>([] { FeedForward<float>({.embed_dim = 4})(Tensor<float, 3>(1, 2, 3)); }),
             "heed::FeedForward: x (1, 2, 3) has width 3 but the layer takes 4");
 }

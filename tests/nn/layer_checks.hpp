@@ -200,7 +200,7 @@ double const_max_error(const heed::TensorView<const A, Rank>& a, const heed::Ten
 template <heed::TensorLike A, heed::TensorLike B>
 double max_error(const A& a, const B& b) {
   return const_max_error<heed::scalar_of_t<A>, heed::scalar_of_t<B>, heed::rank_of_v<A>>(heed::view_of(a),
-                                                                                          heed::view_of(b));
+                                                                                         heed::view_of(b));
 }
 
 /// The largest |element| of an Eigen matrix; NaN when there is one, which Eigen's maxCoeff() may pass over.

@@ -32,7 +32,8 @@ using namespace backward_checks;
 
 using Matrix = Eigen::MatrixXd;
 
-// ---- arguments -------------------------------------------------------------------------------------------------------
+// ---- arguments
+// -------------------------------------------------------------------------------------------------------
 
 /// forward and backward on Eigen matrices and on tensors of rank 2 give the bits of rank 3.
 template <class Layer>
@@ -86,7 +87,8 @@ TEST(Layers, SayThatAColumnVectorIsToBeTransposed) {
   EXPECT_EQ(layer(x.transpose()).cols(), 3);
 }
 
-// ---- options ---------------------------------------------------------------------------------------------------------
+// ---- options
+// ---------------------------------------------------------------------------------------------------------
 
 TEST(Options, NameTheWidthThatWasForgotten) {
   const auto text = [](auto make) { return message_of<heed::ShapeError>(make); };
@@ -120,7 +122,8 @@ TEST(Options, EmptyRotaryOptionsTurnRotaryOn) {
   EXPECT_TRUE(bits_equal(off(x), without(x)));
 }
 
-// ---- starting values -------------------------------------------------------------------------------------------------
+// ---- starting values
+// -------------------------------------------------------------------------------------------------
 
 TEST(StartingValues, TwoLayersOfOneRandomDiffer) {
   Random random(1), same(1);
@@ -161,8 +164,9 @@ TEST(StartingValues, AWeightThatWasNeverSetIsNotRead) {
             std::string::npos);
   EXPECT_NE(text([&] { heed::GRU<float>({.input_size = 8, .hidden_size = 2})(x); }).find("before it was set"),
             std::string::npos);
-  EXPECT_NE(text([&] { heed::Embedding<float>({.vocab_size = 3, .embed_dim = 2})(std::vector{1}); })
-                .find("before it was set"),
+  EXPECT_NE(text([&] {
+              heed::Embedding<float>({.vocab_size = 3, .embed_dim = 2})(std::vector{1});
+            }).find("before it was set"),
             std::string::npos);
   EXPECT_NE(text([&] { Linear<float>(8, 4).pack(); }).find("before it was set"), std::string::npos);
   EXPECT_EQ((heed::LayerNorm<float>({.embed_dim = 8})(x).size()), 16);
@@ -170,7 +174,8 @@ TEST(StartingValues, AWeightThatWasNeverSetIsNotRead) {
   EXPECT_EQ(vector.value()(2), 0);
 }
 
-// ---- norms of blocks -------------------------------------------------------------------------------------------------
+// ---- norms of blocks
+// -------------------------------------------------------------------------------------------------
 
 TEST(Blocks, TakeEitherNorm) {
   for (const heed::NormPlacement placement : {heed::NormPlacement::Pre, heed::NormPlacement::Post}) {
@@ -202,7 +207,8 @@ TEST(Blocks, TakeEitherNorm) {
   }
 }
 
-// ---- attention values ------------------------------------------------------------------------------------------------
+// ---- attention values
+// ------------------------------------------------------------------------------------------------
 
 TEST(AttentionLayers, TakeModifiersInAnyOrder) {
   heed::MultiHeadAttention<double> mha({.embed_dim = 8, .num_heads = 2});

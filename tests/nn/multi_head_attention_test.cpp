@@ -152,8 +152,7 @@ TEST(MultiHeadAttention, ParameterCounts) {
 }
 
 TEST(MultiHeadAttention, OptionsAreFilledIn) {
-  const MultiHeadAttention<float> mha(
-      {.embed_dim = 24, .num_heads = 4, .key_dim = 10, .rotary = {}});
+  const MultiHeadAttention<float> mha({.embed_dim = 24, .num_heads = 4, .key_dim = 10, .rotary = {}});
   EXPECT_EQ(mha.options().num_kv_heads, 4);
   EXPECT_EQ(mha.options().head_dim, 6);
   EXPECT_EQ(mha.options().value_head_dim, 6);
@@ -397,8 +396,7 @@ TYPED_TEST(MultiHeadAttentionOf, EqualMasksGiveEqualResults) {
 // A sample is the same alone, in a padded batch, and packed with others into one sequence.
 TYPED_TEST(MultiHeadAttentionOf, AloneOrPaddedOrPacked) {
   using T = TypeParam;
-  const auto mha =
-      random_mha<T>({.embed_dim = 16, .num_heads = 4, .rotary = {.head_dim = 4}});
+  const auto mha = random_mha<T>({.embed_dim = 16, .num_heads = 4, .rotary = {.head_dim = 4}});
   const std::vector<int> lengths{5, 1, 9, 3}, offsets{0, 5, 6, 15, 18};
   Tensor<T, 3> padded(4, 9, 16), packed(1, 18, 16);
   const auto all = random_tensor<T, 3>({4, 9, 16});
@@ -444,8 +442,7 @@ TYPED_TEST(MultiHeadAttentionOf, QueryWithoutKeysGivesTheBias) {
 TYPED_TEST(MultiHeadAttentionOf, AllocatesNothingOnceWarm) {
   using T = TypeParam;
   if (!heed_test::counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
-  auto mha = random_mha<T>(
-      {.embed_dim = 32, .num_heads = 4, .num_kv_heads = 2, .rotary = {.head_dim = 8}});
+  auto mha = random_mha<T>({.embed_dim = 32, .num_heads = 4, .num_kv_heads = 2, .rotary = {.head_dim = 8}});
   const auto x = random_tensor<T, 3>({2, 40, 32}), memory = random_tensor<T, 3>({2, 25, 32});
   const std::vector<int> lengths{40, 7};
   Tensor<T, 3> y(2, 40, 32);
@@ -560,9 +557,9 @@ TEST(MultiHeadAttention, ErrorsSayWhatIsWrong) {
             "heed::MultiHeadAttention: y shares memory with query; give it memory of its own");
   Tensor<float, 3> fits(2, 4, 8);
   Tensor<float, 4> weights(2, 2, 4, 4);
-  EXPECT_EQ(
-      message_of<heed::ShapeError>([&] { mha.forward_with_weights({x, key, value}, NoMask{}, fits, weights, context); }),
-      "heed::MultiHeadAttention: weights (2, 2, 4, 4) do not fit the call; make them (2, 2, 4, 7)");
+  EXPECT_EQ(message_of<heed::ShapeError>(
+                [&] { mha.forward_with_weights({x, key, value}, NoMask{}, fits, weights, context); }),
+            "heed::MultiHeadAttention: weights (2, 2, 4, 4) do not fit the call; make them (2, 2, 4, 7)");
   EXPECT_THROW(mha(query, key, value, Causal{}), heed::ValueError);
 }
 

@@ -217,7 +217,8 @@ TEST(SinusoidalPositions, HasNoParametersAndNamesMistakes) {
   EXPECT_THROW(SinusoidalPositions<float>({.embed_dim = 3, .base = 0}), heed::ValueError);
   const std::string text =
       message_of<heed::ShapeError>([] { SinusoidalPositions<float>({.embed_dim = 3})(Eigen::MatrixXf::Zero(2, 4)); });
-  EXPECT_NE(text.find("heed::SinusoidalPositions: x (1, 2, 4) has width 4 but the layer takes 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("heed::SinusoidalPositions: x (1, 2, 4) has width 4 but the layer takes 3"), std::string::npos)
+      << text;
 }
 
 // ---- Learned --------------------------------------------------------------------------------------------------------
@@ -443,7 +444,8 @@ TEST(Rotary, MistakesAreNamed) {
   EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 4, .theta = -1}), heed::ValueError);
   const RotaryEmbedding<float> rotary({.head_dim = 4});
   const std::string text = message_of<heed::ShapeError>([&] { rotary(Eigen::MatrixXf::Zero(2, 6)); });
-  EXPECT_NE(text.find("heed::RotaryEmbedding: x (1, 1, 2, 6) has width 6 but the heads have 4"), std::string::npos) << text;
+  EXPECT_NE(text.find("heed::RotaryEmbedding: x (1, 1, 2, 6) has width 6 but the heads have 4"), std::string::npos)
+      << text;
   heed::Context context;
   auto x = random_tensor<float, 4>({1, 1, 6, 4});
   EXPECT_THROW(rotary.forward(x.view().slice(2, 0, 5), Positions(), x.view().slice(2, 1, 5), context),

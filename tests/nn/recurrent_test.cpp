@@ -328,7 +328,7 @@ TEST(Recurrent, MistakesAreNamed) {
   EXPECT_EQ(shape_error({.lengths = std::vector<int>{4}}),
             "heed::LSTM: 1 lengths were given for the 2 sequences of x (2, 4, 3); give one for each");
   EXPECT_EQ(value_error({.lengths = std::vector<int>{4, 5}}),
-            "heed::LSTM: lengths[1] = 5 must lie between 0 and L = 4 of x (2, 4, 3)");
+            "heed::LSTM: lengths[1] = 5 must be between 0 and L = 4 of x (2, 4, 3)");
   EXPECT_NE(value_error({.lengths = std::vector<int>{-1, 2}}).find("lengths[0] = -1"), std::string::npos);
   EXPECT_EQ(shape_error({.c_0 = long_state}),
             "heed::LSTM: c_0 (1, 3, 2) does not fit; make it (1, 2, 2), (layers · directions, B, hidden)");

@@ -271,9 +271,9 @@ TEST(SelfAttention, ErrorsSayWhatIsWrong) {
             "heed::SelfAttention: y (2, 5, 3) does not fit x (2, 5, 3); make it (2, 5, 4)");
   EXPECT_EQ(message_of<heed::ShapeError>([&] { layer.forward_with_weights(x, NoMask{}, y, wrong, context); }),
             "heed::SelfAttention: weights (2, 5, 3) do not fit x (2, 5, 3); make them (2, 5, 5)");
-  EXPECT_EQ(
-      message_of<heed::ShapeError>([] { SelfAttention<float>({.embed_dim = 0}); }),
-      "heed::SelfAttention: embed_dim = 0 must be at least 1, key_width = 0, value_width = 0 and out = 0 at least 0");
+  EXPECT_EQ(message_of<heed::ShapeError>([] { SelfAttention<float>({.embed_dim = 0}); }),
+            "heed::SelfAttention: embed_dim = 0 must be at least 1, head_dim = 0, value_head_dim = 0 and out_dim = 0 "
+            "at least 0");
   EXPECT_EQ(message_of<heed::ValueError>([] { SelfAttention<float>({.embed_dim = 4, .dropout = 1.5}); }),
             "heed::SelfAttention: dropout = 1.5 must be a probability between 0 and 1");
   EXPECT_EQ(message_of<heed::ValueError>([] { SelfAttention<float>({.embed_dim = 4, .scale = HUGE_VAL}); }),

@@ -166,8 +166,9 @@ void expect_decoder(const std::string& name, const Options& options) {
   Layer layer(options);
   const Tensor<T, 3> target = golden.tensor<T, 3>("in.tgt"), memory = golden.tensor<T, 3>("in.memory");
   const std::vector<int> lengths = golden.integers("in.memory_lengths");
-  expect_golden<T>(golden, layer,
-                   [&](heed::Context& context) { return layer(target, memory, {Causal{}, Padding(lengths)}, context); });
+  expect_golden<T>(golden, layer, [&](heed::Context& context) {
+    return layer(target, memory, {Causal{}, Padding(lengths)}, context);
+  });
 }
 
 TYPED_TEST(TransformerOf, DecoderAsInPyTorch) {

@@ -52,8 +52,7 @@ TEST(LayersInThreads, SelfAttention) {
 
 TEST(LayersInThreads, MultiHeadAttention) {
   expect_same_raw_and_packed(
-      heed::MultiHeadAttention<float>(
-          {.embed_dim = 32, .num_heads = 4, .num_kv_heads = 2, .rotary = {.head_dim = 8}}),
+      heed::MultiHeadAttention<float>({.embed_dim = 32, .num_heads = 4, .num_kv_heads = 2, .rotary = {.head_dim = 8}}),
       {2, 120, 32});
 }
 

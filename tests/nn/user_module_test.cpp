@@ -28,7 +28,8 @@ namespace {
 
 using namespace backward_checks;
 
-// ---- a layer ---------------------------------------------------------------------------------------------------------
+// ---- a layer
+// ---------------------------------------------------------------------------------------------------------
 
 /// y = up(gelu(down(x))): a bottleneck adapter, a layer that the library does not have.
 template <class T>
@@ -95,7 +96,8 @@ TEST(UserLayer, IsNamedInitializedAndPacked) {
   EXPECT_TRUE(bits_equal(raw.view(), layer(x)));
 }
 
-// ---- a model ---------------------------------------------------------------------------------------------------------
+// ---- a model
+// ---------------------------------------------------------------------------------------------------------
 
 /// Token ids to classes of each token: everything a user writes for a model but its forward and backward.
 struct Tagger : heed::Module<Tagger> {
@@ -155,10 +157,11 @@ std::string names_of(const Tagger& model) {
 }
 
 TEST(UserModel, ListsOptionalsVectorsAndParameters) {
-  EXPECT_EQ(names_of(Tagger()),
-            "embedding.weight shift adapters.0.down.weight adapters.0.down.bias adapters.0.up.weight adapters.0.up.bias "
-            "adapters.1.down.weight adapters.1.down.bias adapters.1.up.weight adapters.1.up.bias "
-            "head.weight head.bias ");
+  EXPECT_EQ(
+      names_of(Tagger()),
+      "embedding.weight shift adapters.0.down.weight adapters.0.down.bias adapters.0.up.weight adapters.0.up.bias "
+      "adapters.1.down.weight adapters.1.down.bias adapters.1.up.weight adapters.1.up.bias "
+      "head.weight head.bias ");
   EXPECT_NE(names_of(tagger(1)).find("encoder.layers.0.linear1.weight"), std::string::npos);
   const Tagger model = tagger(1);
   EXPECT_FALSE(bits_equal(model.adapters[0].up.weight.value(), model.adapters[1].up.weight.value()));

@@ -52,8 +52,8 @@ class AttentionLayer : public Layer<Derived> {
   void forward(const X& x, const AnyAttention<T>& attention, Y&& y, Context& context) const {
     checked(x, attention, y, nullptr, context);
   }
-  /// forward() that a backward() can follow: x must live, unchanged, until then, and so must the lists and matrices that
-  /// the attention borrows.
+  /// forward() that a backward() can follow: x must live, unchanged, until then, and so must the lists and matrices
+  /// that the attention borrows.
   template <TensorLike X, TensorLike Y, class Cache>
   void forward(const X& x, const AnyAttention<T>& attention, Y&& y, Cache& cache, Context& context) const {
     checked(x, attention, y, &cache, context);

@@ -38,7 +38,8 @@ class Dropout : public Layer<Dropout<T>> {
   using Scalar = T;
   static constexpr bool kInPlace = true;
 
-  /// The choice of a forward: which elements it dropped; nothing when it dropped none. Nothing of x is kept: y may be x.
+  /// The choice of a forward: which elements it dropped; nothing when it dropped none. Nothing of x is kept: y may be
+  /// x.
   struct Cache {
     Extents<3> extents{};
     std::optional<DropoutPattern> pattern{};

@@ -124,8 +124,8 @@ class Embedding : public Module<Embedding<T>> {
     cache.ids = detail::read_as<2>(ids, context.workspace());
     run(cache.ids, detail::write_as<3>(y), context);
   }
-  /// weight.grad[ids[b, l]] += scale · dy[b, l], except for the padding id; ids have no gradient. Throws ShapeError when
-  /// dy does not fit the forward.
+  /// weight.grad[ids[b, l]] += scale · dy[b, l], except for the padding id; ids have no gradient. Throws ShapeError
+  /// when dy does not fit the forward.
   template <TensorLike DY>
   void backward(const DY& dy, const Cache& cache, Context& context) {
     const Workspace::Frame frame(context.workspace());
@@ -145,8 +145,8 @@ class Embedding : public Module<Embedding<T>> {
   void run(const TensorView<const int, 2>& ids, const TensorView<T, 3>& y, Context& context) const {
     using A = accumulate_t<T>;
     const Extents<3> expected{ids.extent(0), ids.extent(1), options_.embed_dim};
-    HEED_CHECK(y.extents() == expected, ShapeError, name(), ": y ", y.extents(), " does not fit ids ",
-               ids.extents(), "; make it ", expected);
+    HEED_CHECK(y.extents() == expected, ShapeError, name(), ": y ", y.extents(), " does not fit ids ", ids.extents(),
+               "; make it ", expected);
     for (Index b = 0; b < ids.extent(0); ++b) {
       for (Index l = 0; l < ids.extent(1); ++l) {
         const int id = ids(b, l);

@@ -32,7 +32,8 @@ TensorView<T, 4> split_heads(const TensorView<T, 3>& x, Index column, Index head
 
 }  // namespace detail
 
-/// The queries, keys and values of a fused projection qkv (B, L, 3·H·D) or (L, 3·H·D), views (B, H, L, D) of its memory:
+/// The queries, keys and values of a fused projection qkv (B, L, 3·H·D) or (L, 3·H·D), views (B, H, L, D) of its
+/// memory:
 ///
 ///   auto [q, k, v] = heed::split_qkv(qkv, num_heads);
 ///   auto out = heed::attention(q, k, v, heed::Causal{});

@@ -192,8 +192,8 @@ void normal(Parameter<T>& parameter, const Philox& random, double stddev) {
   normal(parameter.mutable_matrix(), random, stddev);
 }
 
-/// Normal with the standard deviation gain·√(2 / (in + out)); Glorot, Bengio: "Understanding the difficulty of training deep
-/// feedforward neural networks", 2010. A parameter that is a vector throws ShapeError.
+/// Normal with the standard deviation gain·√(2 / (in + out)); Glorot, Bengio: "Understanding the difficulty of training
+/// deep feedforward neural networks", 2010. A parameter that is a vector throws ShapeError.
 template <class T>
 void xavier_normal(TensorView<T, 2> w, const Philox& random, double gain = 1) {
   normal(w, random, gain * std::sqrt(2.0) * detail::inverse_root_fan(w.extent(0) + w.extent(1)));

@@ -16,9 +16,9 @@
 ///   forward(x, y, context), forward(x, y, cache, context)      the same bits, into memory of the caller
 ///   backward(dy, dx, cache, context)
 ///   visit, initialize, pack                                    see Module
-/// x, y, dy and dx are Eigen matrices (L, E), or tensors and views (L, E) or (B, L, E) of any strides; `run` always gets
-/// views (B, L, E), checked. Memory that ends with the call comes from the context's workspace: once that is warm, no
-/// call but the first form allocates. Const calls on one layer may run in many threads, each with a Context.
+/// x, y, dy and dx are Eigen matrices (L, E), or tensors and views (L, E) or (B, L, E) of any strides; `run` always
+/// gets views (B, L, E), checked. Memory that ends with the call comes from the context's workspace: once that is warm,
+/// no call but the first form allocates. Const calls on one layer may run in many threads, each with a Context.
 ///
 /// A cache borrows x: it must live, unchanged, until the backward. dx may be kNotWanted where the input needs no
 /// gradient. A second backward with one cache gives the same gradients again, and adds them.
@@ -177,16 +177,15 @@ class Layer : public Module<Derived> {
   /// place allows y to be x).
   template <TensorLike X, TensorLike Y>
   void forward(const X& x, Y&& y, Context& context) const {
-    checked(x, y, context, Derived::kInPlace, [&](const auto& in, const auto& out) {
-      self().run(in, out, nullptr, context);
-    });
+    checked(x, y, context, Derived::kInPlace,
+            [&](const auto& in, const auto& out) { self().run(in, out, nullptr, context); });
   }
   /// forward() that a backward() can follow: x must live, unchanged, until then.
   template <TensorLike X, TensorLike Y, class Cache>
   void forward(const X& x, Y&& y, Cache& cache, Context& context) const {
-    checked(x, y, context, Derived::kInPlace && !requires { cache.x; }, [&](const auto& in, const auto& out) {
-      self().run(in, out, &cache, context);
-    });
+    checked(
+        x, y, context, Derived::kInPlace && !requires { cache.x; },
+        [&](const auto& in, const auto& out) { self().run(in, out, &cache, context); });
   }
 
   /// Adds to the gradients of the parameters and writes dx, the gradient of x, from dy, that of y; a dx that is

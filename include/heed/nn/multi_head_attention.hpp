@@ -31,23 +31,23 @@ HEED_NAMESPACE_BEGIN
 
 /// Options of MultiHeadAttention.
 struct MultiHeadAttentionOptions {
-  Index embed_dim = 0;            ///< E, the width of the queries' input and of y
-  Index num_heads = 0;            ///< H
-  Index num_kv_heads = 0;         ///< G, a divisor of H; 0 means H, 1 is multi-query attention
-  Index head_dim = 0;             ///< Dk; 0 means E/H
-  Index value_head_dim = 0;       ///< Dv; 0 means Dk
-  Index key_dim = 0;              ///< the width of the keys' input (PyTorch: kdim); 0 means E
-  Index value_dim = 0;            ///< the width of the values' input (PyTorch: vdim); 0 means key_dim
-  bool bias = true;               ///< in every projection
-  std::optional<double> scale{};  ///< of the scores; 1/√Dk by default
-  double dropout = 0;             ///< probability that a weight is dropped, while context.training
+  Index embed_dim = 0;                        ///< E, the width of the queries' input and of y
+  Index num_heads = 0;                        ///< H
+  Index num_kv_heads = 0;                     ///< G, a divisor of H; 0 means H, 1 is multi-query attention
+  Index head_dim = 0;                         ///< Dk; 0 means E/H
+  Index value_head_dim = 0;                   ///< Dv; 0 means Dk
+  Index key_dim = 0;                          ///< the width of the keys' input (PyTorch: kdim); 0 means E
+  Index value_dim = 0;                        ///< the width of the values' input (PyTorch: vdim); 0 means key_dim
+  bool bias = true;                           ///< in every projection
+  std::optional<double> scale{};              ///< of the scores; 1/√Dk by default
+  double dropout = 0;                         ///< probability that a weight is dropped, while context.training
   RotaryEmbeddingOptions rotary = kNoRotary;  ///< turns queries and keys by their positions
 };
 
 /// y = out_proj(concat over h of softmax(scale · Q_h·K_gᵀ)·V_g), g = h / (H/G), under any attention: masks, score
-/// modifiers, another kind of attention. query (B, Lq, E), key (B, Lk, key_dim), value (B, Lk, value_dim), y (B, Lq, E),
-/// weights (B, H, Lq, Lk).
-/// Vaswani et al.: "Attention is all you need", 2017, section 3.2.2; grouped heads: Ainslie et al.: "GQA", 2023.
+/// modifiers, another kind of attention. query (B, Lq, E), key (B, Lk, key_dim), value (B, Lk, value_dim), y (B, Lq,
+/// E), weights (B, H, Lq, Lk). Vaswani et al.: "Attention is all you need", 2017, section 3.2.2; grouped heads: Ainslie
+/// et al.: "GQA", 2023.
 ///
 /// Parameters as in PyTorch's MultiheadAttention: with one input width in_proj_weight, the rows of the query, key and
 /// value projections one after the other, else q_proj_weight, k_proj_weight and v_proj_weight.
@@ -257,7 +257,11 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       rotary_->forward(in.k, Positions(), in.k, context);
     }
     const Out attended = memory(cache ? &cache->attended : nullptr, attended_extents(inputs[0]));
-    attention.attend({in.q, in.k, in.v, split_values(attended), weights,
+    attention.attend({in.q,
+                      in.k,
+                      in.v,
+                      split_values(attended),
+                      weights,
                       {.scale = options_.scale, .dropout = options_.dropout},
                       cache ? &cache->attention : nullptr},
                      context);
@@ -299,8 +303,8 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       const Out& errors = projected[at(part)];
       const Index first = first_weight_row(part), count = first_row(end) - first_row(part);
       T* dbias = in_proj_bias.exists() ? in_proj_bias.grad().data() + first_row(part) : nullptr;
-      detail::linear_backward_parameters<T>(inputs[at(part)], errors,
-                                            weight(part).grad_matrix().slice(0, first, count), dbias, context);
+      detail::linear_backward_parameters<T>(inputs[at(part)], errors, weight(part).grad_matrix().slice(0, first, count),
+                                            dbias, context);
       if (const auto& [dx, residual] = gradients[at(part)]; dx.data()) {
         detail::linear_backward_input<T>(errors, weight(part).matrix().slice(0, first, count), residual, dx, context);
       }
@@ -365,8 +369,8 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   void check_gradients(const In& dy, const std::array<Out, 3>& gradients, const Cache& cache) const {
     const In& query = cache.inputs[0];
     for (int part = 0; part < 3; ++part) {
-      detail::check_backward(name(), cache.inputs[at(part)], {query.extent(0), query.extent(1), options_.embed_dim},
-                             dy, gradients[at(part)]);
+      detail::check_backward(name(), cache.inputs[at(part)], {query.extent(0), query.extent(1), options_.embed_dim}, dy,
+                             gradients[at(part)]);
       HEED_CHECK(!gradients[at(part)].data() || part == 0 || !shares_input(cache.inputs, part), ValueError, name(),
                  ": the input of ", kInputs[part], " was the same view as ", kInputs[part - 1],
                  "; its gradient is part of that one, give kNotWanted");

@@ -55,6 +55,8 @@ class Parameter {
   /// All numbers in row-major order. Throws ValueError after release(), and for a matrix that was never set.
   TensorView<const T, 1> value() const {
     require_value();
+    HEED_CHECK(is_set_, ValueError, "heed::Parameter: a weight of shape ", extents_,
+               " is read before it was set; call initialize(random), load_parameters(), or write mutable_value()");
     return {value_.data(), {size()}};
   }
   /// The same as a matrix (rows, columns); a vector is (n, 1).

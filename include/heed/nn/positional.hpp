@@ -201,7 +201,7 @@ struct SinusoidalPositionsOptions {
   double step = 1;         ///< from one position to the next
   double scale = 1;        ///< y = input_scale·x + scale·PE
   double input_scale = 1;  ///< Vaswani et al. take √E
-  Index length = 1024;  ///< rows formed at construction; other positions are formed in each call, which is slower
+  Index length = 1024;     ///< rows formed at construction; other positions are formed in each call, which is slower
 };
 
 /// y = input_scale·x + scale·PE(first + step·position), x and y (B, L, E), where

@@ -155,8 +155,7 @@ class Recurrent : public Layer<Recurrent<T>> {
   auto operator()(const X& x, const RecurrentArguments<T>& arguments, Context& context) const {
     detail::check_elements<T, X>();
     return detail::apply<T>(
-        output_width(0), context,
-        [&](const In& in, const Out& out) { forward(in, arguments, out, context); }, x);
+        output_width(0), context, [&](const In& in, const Out& out) { forward(in, arguments, out, context); }, x);
   }
   template <TensorLike X>
   auto operator()(const X& x, const RecurrentArguments<T>& arguments) const {
@@ -177,8 +176,8 @@ class Recurrent : public Layer<Recurrent<T>> {
   }
 
   /// Back through time: adds to the gradients of the parameters and writes dx, 0 in the padding; dy is not read there.
-  /// Throws ShapeError when dy, dx or a gradient of a state doesn't fit the forward, ValueError when one that is written
-  /// overlaps another or a weight was released.
+  /// Throws ShapeError when dy, dx or a gradient of a state doesn't fit the forward, ValueError when one that is
+  /// written overlaps another or a weight was released.
   template <TensorLike DY, class DX>
   void backward(const DY& dy, const RecurrentGradients<T>& states, DX&& dx, Cache& cache, Context& context) {
     const Workspace::Frame frame(context.workspace());
@@ -308,10 +307,11 @@ class Recurrent : public Layer<Recurrent<T>> {
                    held.hidden_size == options_.hidden_size && held.num_layers == options_.num_layers &&
                    held.bidirectional == options_.bidirectional,
                ShapeError, name(), ": the cache holds a forward of ",
-               cache.layers_.empty() ? std::string_view("no layer") : cache.name_, " with num_layers = ",
-               cache.layers_.size(), ", input_size = ", held.input_size, ", hidden_size = ", held.hidden_size,
-               " but this layer has num_layers = ", options_.num_layers, ", input_size = ", options_.input_size,
-               ", hidden_size = ", options_.hidden_size, "; give it to a forward of this layer first");
+               cache.layers_.empty() ? std::string_view("no layer") : cache.name_,
+               " with num_layers = ", cache.layers_.size(), ", input_size = ", held.input_size,
+               ", hidden_size = ", held.hidden_size, " but this layer has num_layers = ", options_.num_layers,
+               ", input_size = ", options_.input_size, ", hidden_size = ", options_.hidden_size,
+               "; give it to a forward of this layer first");
     const Extents<3>& x = cache.extents_;
     detail::check_gradient(name(), x, {x[0], x[1], output_width(0)}, dy, dx);
     detail::check_backward(boundary(x[0]), dy, states, dx);
@@ -448,7 +448,8 @@ class Recurrent : public Layer<Recurrent<T>> {
     if (dc.data()) sequences.restore<T>(dc, state_of(states.dc_0, number));
 
     detail::linear_backward_parameters<T>(input_of(pass.layer, cache).unsqueeze(), dinput_gates.unsqueeze(),
-                                          weights.weight_ih.grad_matrix(), detail::grad_or_null(weights.bias_ih), context);
+                                          weights.weight_ih.grad_matrix(), detail::grad_or_null(weights.bias_ih),
+                                          context);
     detail::linear_backward_parameters<T>(h_before.unsqueeze(), drecurrent.unsqueeze(), weights.weight_hh.grad_matrix(),
                                           detail::grad_or_null(weights.bias_hh), context);
     if (!dinput.data()) return;

@@ -106,12 +106,12 @@ void check_forward(const RecurrentBoundary& layer, const TensorView<const T, 3>&
                  " must be between 0 and L = ", L, " of x ", x.extents());
     }
   }
-  const RecurrentArgument<T> arguments[] = {{"x", x},
+  const RecurrentArgument<T> arguments[] = {{"y", y, true},
+                                            {"x", x},
                                             {"h_0", a.h_0, false, 'h'},
                                             {"c_0", a.c_0, false, 'c'},
                                             {"h_n", a.h_n, true, 'h'},
-                                            {"c_n", a.c_n, true, 'c'},
-                                            {"y", y, true}};
+                                            {"c_n", a.c_n, true, 'c'}};
   layer.check(arguments);
 }
 

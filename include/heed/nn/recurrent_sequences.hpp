@@ -2,8 +2,8 @@
 #pragma once
 
 /// @file
-/// PackedSequences: the order in which a recurrent layer runs through sequences of several lengths, step by step and the
-/// longest first, so that the sequences that a step still reaches are the first rows of every state.
+/// PackedSequences: the order in which a recurrent layer runs through sequences of several lengths, step by step and
+/// the longest first, so that the sequences that a step still reaches are the first rows of every state.
 
 #include <algorithm>
 #include <numeric>

@@ -24,7 +24,8 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// The pairs of coordinates that turn together. Weights trained with one pairing give nonsense, without any error, in the other.
+/// The pairs of coordinates that turn together. Weights trained with one pairing give nonsense, without any error, in
+/// the other.
 enum class RotaryPairing {
   HalfSplit,   ///< i and i + R/2: GPT-NeoX, and Hugging Face's files of Llama, Mistral, Qwen
   Interleaved  ///< 2i and 2i + 1: the paper, GPT-J, Meta's own Llama files
@@ -114,7 +115,8 @@ class RotaryEmbedding {
   explicit RotaryEmbedding(const RotaryEmbeddingOptions& options) : options_(options) {
     const Index turned = options.rotary_dim.value_or(options.head_dim);
     HEED_CHECK(options.head_dim >= 1 && turned >= 0 && turned <= options.head_dim && turned % 2 == 0, ShapeError,
-               "heed::RotaryEmbedding: rotary_dim = ", turned, " must be an even number from 0 to head_dim = ", options.head_dim);
+               "heed::RotaryEmbedding: rotary_dim = ", turned,
+               " must be an even number from 0 to head_dim = ", options.head_dim);
     HEED_CHECK(options.length >= 0, ShapeError, "heed::RotaryEmbedding: length = ", options.length, " is negative");
     HEED_CHECK(options.theta > 0, ValueError, "heed::RotaryEmbedding: theta = ", options.theta, " must be above 0");
     const Index pairs = turned / 2;
@@ -198,8 +200,9 @@ class RotaryEmbedding {
                " but the heads have ", width);
     HEED_CHECK(y.extents() == x.extents(), ShapeError, "heed::RotaryEmbedding: y ", y.extents(), " does not fit x ",
                x.extents());
-    HEED_CHECK((x.data() == y.data() && x.strides() == y.strides()) || !detail::may_overlap(x, y), ValueError,
-               "heed::RotaryEmbedding: y shares memory with x; give it memory of its own, or all of x to turn it in place");
+    HEED_CHECK(
+        (x.data() == y.data() && x.strides() == y.strides()) || !detail::may_overlap(x, y), ValueError,
+        "heed::RotaryEmbedding: y shares memory with x; give it memory of its own, or all of x to turn it in place");
     positions.check("heed::RotaryEmbedding", x.extent(0), length);
     for (Index b = 0; b < x.extent(0); ++b) {
       const Workspace::Frame frame(context.workspace());

@@ -69,9 +69,7 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
     AttentionCache<T> attention;
 
     /// Memory held.
-    std::size_t bytes() const {
-      return q.bytes() + k.bytes() + v.bytes() + attended.bytes() + attention.bytes();
-    }
+    std::size_t bytes() const { return q.bytes() + k.bytes() + v.bytes() + attended.bytes() + attention.bytes(); }
   };
 
   Linear<T> q_proj;                   ///< (Dk, E)
@@ -114,7 +112,7 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
     const auto in = detail::read_as<3>(x, context.workspace());
     const Index B = in.extent(0), L = in.extent(1);
     detail::OutputAndWeights<Result, Result> result{detail::make_result<X, T, 3>({B, L, output_width(0)}),
-                                                detail::make_result<X, T, 3>({B, L, L})};
+                                                    detail::make_result<X, T, 3>({B, L, L})};
     forward_with_weights(in, detail::attention_of(parts...), result.out, result.weights, context);
     return result;
   }
@@ -153,7 +151,8 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
       out_proj->run_backward(dy, cache.attended.template view<3>(d.extents()), {}, d, context);
       dattended = d;
     }
-    const Out dq = of_width(options_.head_dim), dk = of_width(options_.head_dim), dv = of_width(options_.value_head_dim);
+    const Out dq = of_width(options_.head_dim), dk = of_width(options_.head_dim),
+              dv = of_width(options_.value_head_dim);
     detail::attend_backward<T>(cache.attention, one_head(dattended), {one_head(dq), one_head(dk), one_head(dv)},
                                context);
     q_proj.run_backward(dq, x, {}, dx, context);
@@ -199,7 +198,12 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
                v = project(v_proj, "v_proj", cache ? &cache->v : nullptr);
     Out attended = y;
     if (cache || out_proj) attended = memory(cache ? &cache->attended : nullptr, options_.value_head_dim);
-    attention.attend({q, k, v, one_head(attended), weights, {.scale = options_.scale, .dropout = options_.dropout},
+    attention.attend({q,
+                      k,
+                      v,
+                      one_head(attended),
+                      weights,
+                      {.scale = options_.scale, .dropout = options_.dropout},
                       cache ? &cache->attention : nullptr},
                      context);
     if (out_proj) {

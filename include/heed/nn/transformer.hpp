@@ -181,8 +181,7 @@ class TransformerStack {
 template <class T>
 using EncoderStack = TransformerStack<EncoderLayer<T>, EncoderOptions, T, AnyAttention<T>>;
 template <class T>
-using DecoderStack =
-    TransformerStack<DecoderLayer<T>, DecoderOptions, T, TensorView<const T, 3>, DecoderAttention<T>>;
+using DecoderStack = TransformerStack<DecoderLayer<T>, DecoderOptions, T, TensorView<const T, 3>, DecoderAttention<T>>;
 
 }  // namespace detail
 
@@ -215,11 +214,10 @@ class Encoder : public detail::EncoderStack<T>, public AttentionLayer<Encoder<T>
   }
   /// The gradients, under the attention of the forward.
   void run_backward(const TensorView<const T, 3>& dy, const TensorView<T, 3>& dx, Cache& cache, Context& context) {
-    this->run_blocks_backward(
-        name(), dy, dx, cache, context,
-        [&](EncoderLayer<T>& layer, const auto& d, const auto& to, auto& kept, bool) {
-          layer.run_backward(d, to, kept, context);
-        });
+    this->run_blocks_backward(name(), dy, dx, cache, context,
+                              [&](EncoderLayer<T>& layer, const auto& d, const auto& to, auto& kept, bool) {
+                                layer.run_backward(d, to, kept, context);
+                              });
   }
 };
 
@@ -266,11 +264,10 @@ class Decoder : public detail::DecoderStack<T>, public MemoryLayer<Decoder<T>, T
         for (Index e = 0; e < dmemory.extent(2); ++e) dmemory(b, l, e) = T(0);
       }
     }
-    this->run_blocks_backward(
-        name(), dy, dx, cache, context,
-        [&](DecoderLayer<T>& layer, const auto& d, const auto& to, auto& kept, bool is_first) {
-          layer.run_backward(d, to, dmemory, is_first ? In{} : In(dmemory), kept, context);
-        });
+    this->run_blocks_backward(name(), dy, dx, cache, context,
+                              [&](DecoderLayer<T>& layer, const auto& d, const auto& to, auto& kept, bool is_first) {
+                                layer.run_backward(d, to, dmemory, is_first ? In{} : In(dmemory), kept, context);
+                              });
   }
 };
 

@@ -121,8 +121,8 @@ struct Residual {
   template <class AnyCache, class Branch>
   void forward(const In& x, const Out& y, AnyCache* cache, Context& context, Branch&& branch) const {
     const Workspace::Frame frame(context.workspace());
-    const Out inner = cache ? cache->inner.template view<3>(x.extents())
-                            : context.workspace().template tensor<T, 3>(x.extents());
+    const Out inner =
+        cache ? cache->inner.template view<3>(x.extents()) : context.workspace().template tensor<T, 3>(x.extents());
     if (placement == NormPlacement::Pre) {
       normalize(x, inner, cache, context);
       add(inner, x, y, cache, context, branch);
@@ -239,30 +239,32 @@ class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
   /// The layer without checks, for layers made of it.
   void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context) const {
     const Workspace::Frame frame(context.workspace());
-    const Out middle = cache ? cache->middle.template view<3>(x.extents())
-                             : context.workspace().template tensor<T, 3>(x.extents());
+    const Out middle =
+        cache ? cache->middle.template view<3>(x.extents()) : context.workspace().template tensor<T, 3>(x.extents());
     if (cache) cache->x = x;
-    detail::residual(*this, norm1, "norm1").forward(
-        x, middle, cache ? &cache->first : nullptr, context, [&](const In& in, const In& residual, const Out& out) {
-          const Context::Scope scope(context, "self_attn");
-          self_attn.run({in, in, in}, attention, residual, out, {}, cache ? &cache->self_attn : nullptr, context);
-        });
-    detail::residual(*this, norm2, "norm2").forward(
-        middle, y, cache ? &cache->second : nullptr, context, [&](const In& in, const In& residual, const Out& out) {
-          feed_forward.run(in, residual, out, cache ? &cache->feed_forward : nullptr, context);
-        });
+    detail::residual(*this, norm1, "norm1")
+        .forward(
+            x, middle, cache ? &cache->first : nullptr, context, [&](const In& in, const In& residual, const Out& out) {
+              const Context::Scope scope(context, "self_attn");
+              self_attn.run({in, in, in}, attention, residual, out, {}, cache ? &cache->self_attn : nullptr, context);
+            });
+    detail::residual(*this, norm2, "norm2")
+        .forward(middle, y, cache ? &cache->second : nullptr, context,
+                 [&](const In& in, const In& residual, const Out& out) {
+                   feed_forward.run(in, residual, out, cache ? &cache->feed_forward : nullptr, context);
+                 });
     context.observe(y);
   }
   /// The gradients, under the attention of the forward.
   void run_backward(const In& dy, const Out& dx, Cache& cache, Context& context) {
     const Workspace::Frame frame(context.workspace());
     const Out dmiddle = context.workspace().template tensor<T, 3>(dy.extents());
-    detail::residual(*this, norm2, "norm2").backward(
-        dy, dmiddle, cache.second, context, [&](const In& d, const In& residual, const Out& to) {
+    detail::residual(*this, norm2, "norm2")
+        .backward(dy, dmiddle, cache.second, context, [&](const In& d, const In& residual, const Out& to) {
           feed_forward.run_backward(d, residual, to, cache.feed_forward, context);
         });
-    detail::residual(*this, norm1, "norm1").backward(
-        dmiddle, dx, cache.first, context, [&](const In& d, const In& residual, const Out& to) {
+    detail::residual(*this, norm1, "norm1")
+        .backward(dmiddle, dx, cache.first, context, [&](const In& d, const In& residual, const Out& to) {
           self_attn.run_backward(d, {{{to, residual}}}, cache.self_attn, context);
         });
   }
@@ -427,19 +429,19 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
     const Out s = middle(0), t = middle(1);
     if (cache) cache->x = x;
     if (cache) cache->memory = memory;
-    detail::residual(*this, norm1, "norm1").forward(
-        x, s, cache ? &cache->first : nullptr, context, [&](const In& in, const In& r, const Out& out) {
+    detail::residual(*this, norm1, "norm1")
+        .forward(x, s, cache ? &cache->first : nullptr, context, [&](const In& in, const In& r, const Out& out) {
           const Context::Scope scope(context, "self_attn");
           self_attn.run({in, in, in}, attention.self, r, out, {}, cache ? &cache->self_attn : nullptr, context);
         });
-    detail::residual(*this, norm2, "norm2").forward(
-        s, t, cache ? &cache->second : nullptr, context, [&](const In& in, const In& r, const Out& out) {
+    detail::residual(*this, norm2, "norm2")
+        .forward(s, t, cache ? &cache->second : nullptr, context, [&](const In& in, const In& r, const Out& out) {
           const Context::Scope scope(context, "multihead_attn");
           multihead_attn.run({in, memory, memory}, attention.memory, r, out, {},
                              cache ? &cache->multihead_attn : nullptr, context);
         });
-    detail::residual(*this, norm3, "norm3").forward(
-        t, y, cache ? &cache->third : nullptr, context, [&](const In& in, const In& r, const Out& out) {
+    detail::residual(*this, norm3, "norm3")
+        .forward(t, y, cache ? &cache->third : nullptr, context, [&](const In& in, const In& r, const Out& out) {
           feed_forward.run(in, r, out, cache ? &cache->feed_forward : nullptr, context);
         });
     context.observe(y);
@@ -453,19 +455,23 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
     const Workspace::Frame frame(context.workspace());
     const Out ds = context.workspace().template tensor<T, 3>(dy.extents());
     const Out dt = context.workspace().template tensor<T, 3>(dy.extents());
-    detail::residual(*this, norm3, "norm3").backward(dy, dt, cache.third, context, [&](const In& d, const In& r, const Out& to) {
-      feed_forward.run_backward(d, r, to, cache.feed_forward, context);
-    });
-    detail::residual(*this, norm2, "norm2").backward(dt, ds, cache.second, context, [&](const In& d, const In& r, const Out& to) {
-      // Keys and values come from the memory by one product or by two, of which the second adds to the first.
-      using Gradient = typename MultiHeadAttention<T>::Gradient;
-      const Gradient values =
-          multihead_attn.shares_input(cache.multihead_attn.inputs, 2) ? Gradient{} : Gradient{dmemory, dmemory};
-      multihead_attn.run_backward(d, {{{to, r}, {dmemory, memory_residual}, values}}, cache.multihead_attn, context);
-    });
-    detail::residual(*this, norm1, "norm1").backward(ds, dx, cache.first, context, [&](const In& d, const In& r, const Out& to) {
-      self_attn.run_backward(d, {{{to, r}}}, cache.self_attn, context);
-    });
+    detail::residual(*this, norm3, "norm3")
+        .backward(dy, dt, cache.third, context, [&](const In& d, const In& r, const Out& to) {
+          feed_forward.run_backward(d, r, to, cache.feed_forward, context);
+        });
+    detail::residual(*this, norm2, "norm2")
+        .backward(dt, ds, cache.second, context, [&](const In& d, const In& r, const Out& to) {
+          // Keys and values come from the memory by one product or by two, of which the second adds to the first.
+          using Gradient = typename MultiHeadAttention<T>::Gradient;
+          const Gradient values =
+              multihead_attn.shares_input(cache.multihead_attn.inputs, 2) ? Gradient{} : Gradient{dmemory, dmemory};
+          multihead_attn.run_backward(d, {{{to, r}, {dmemory, memory_residual}, values}}, cache.multihead_attn,
+                                      context);
+        });
+    detail::residual(*this, norm1, "norm1")
+        .backward(ds, dx, cache.first, context, [&](const In& d, const In& r, const Out& to) {
+          self_attn.run_backward(d, {{{to, r}}}, cache.self_attn, context);
+        });
   }
 };
 
