@@ -32,9 +32,9 @@ Tensor<float, 3> numbers(Index B, Index L, Index E) {
   return x;
 }
 
-template <class T, int Rank>
-heed::ObservedTensor seen(heed::TensorView<T, Rank> view) {
-  return heed::TensorView<const T, Rank>(view);
+template <heed::AnyTensor X>
+heed::ObservedTensor seen(const X& x) {
+  return heed::TensorView<const heed::scalar_of_t<X>, heed::rank_of_v<X>>(heed::view_of(x));
 }
 
 std::vector<std::string> layers_of(const Recorder& recorder) {
@@ -106,7 +106,8 @@ TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
 
 TEST(Record, RestoresTheObserver) {
   heed::SelfAttention<float> layer({.embed_dim = 16});
-  layer.initialize(1);
+  heed::Random random(1);
+  layer.initialize(random);
   const Tensor<float, 3> x = numbers(1, 6, 16);
   Tensor<float, 3> y(1, 6, 16);
   Context context;

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// What the backward of every layer with one input promises: exact gradients; the same bits for any strides and thread
+/// Checks of the backward of any layer with one input: exact gradients; the same bits for any strides and thread
 /// counts; gradients that add up; nothing allocated once warm; a dx that may be left out; mistakes refused.
 
 #include <array>
@@ -52,7 +52,7 @@ double dot(const Tensor<T, Rank>& y, const Tensor<T, Rank>& dy) {
   return sum;
 }
 
-/// What a forward and a backward give.
+/// The results of a forward and a backward.
 template <class T>
 struct Gradients {
   Tensor<T, 3> y, dx;

@@ -63,6 +63,7 @@ TEST(EmbeddingBackward, ExactGradientsButForThePaddingRow) {
   EXPECT_EQ(report.checked, 30);
 
   Embedding<double> padded({.vocab_size = 6, .embed_dim = 5, .scale = 2.5, .padding = 4});
+  initialize(padded, 1);
   padded.forward(ids, y.view(), cache, context);
   padded.backward(dy.view(), cache, context);
   for (Index id = 0; id < 6; ++id) {
@@ -74,6 +75,7 @@ TEST(EmbeddingBackward, ExactGradientsButForThePaddingRow) {
 
 TEST(EmbeddingBackward, MistakesAreNamed) {
   Embedding<double> layer({.vocab_size = 6, .embed_dim = 5});
+  initialize(layer, 1);
   Embedding<double>::Cache cache;
   Context context;
   Tensor<double, 3> y(1, 4, 5);

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// What every layer with one input promises, checked for any of them: the same bits for all storage orders and thread
+/// Checks of any layer with one input: the same bits for all storage orders and thread
 /// counts, gaps between elements neither read nor written, nothing allocated once warm, in place where allowed, overlap
 /// refused, output observed. Compiled once for each element type (common/instances/layer_checks.cpp).
 
@@ -60,7 +60,7 @@ testing::AssertionResult bits_equal(const A& a, const B& b) {
 /// The same for plain Eigen.
 testing::AssertionResult equal(const Eigen::Ref<const Eigen::MatrixXf>& a, const Eigen::Ref<const Eigen::MatrixXf>& b);
 
-/// Memory with a (B, L, E) view of any order and spacing; what lies between the elements is NaN and must stay so.
+/// Memory with a (B, L, E) view of any order and spacing; the memory between the elements is NaN and must stay so.
 template <class T, int Rank>
 class Spaced {
  public:
@@ -69,7 +69,7 @@ class Spaced {
   Spaced(const heed::Extents<Rank>& extents, const std::array<int, Rank>& order, Index step, Index gap);
   heed::TensorView<T, Rank> view() { return {memory_.data(), extents_, strides_}; }
 
-  /// How many elements are not NaN.
+  /// The number of elements that are not NaN.
   std::size_t written() const;
 
  private:

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// A layer with a mask, as the checks of layers with one input want a layer.
+/// A layer with an attention value as a layer with one input, for the checks of those.
 
 #include <string_view>
 #include <utility>

@@ -200,6 +200,7 @@ TEST(RecurrentBackward, GoesOnThroughStates) {
 
 TEST(RecurrentBackward, MistakesAreNamed) {
   LSTM<double> layer({.input_size = 2, .hidden_size = 2});
+  initialize(layer, 1);
   Tensor<double, 3> x(2, 3, 2), y(2, 3, 2), dx(2, 3, 2), state(1, 2, 2), wide(1, 2, 3);
   Context context;
   LSTM<double>::Cache cache;

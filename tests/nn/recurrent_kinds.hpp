@@ -23,7 +23,7 @@ heed::Recurrent<T> make(std::string_view kind, const heed::RecurrentOptions& o) 
   return heed::RNN<T>({o.input_size, o.hidden_size, o.num_layers, o.bidirectional, o.bias, o.dropout, nonlinearity});
 }
 
-/// What follows rnn, lstm or gru in the name of a golden file.
+/// The part after rnn, lstm or gru in the name of a golden file.
 inline constexpr const char* kGoldenVariants[] = {"_1_layer", "_1_layer_packed", "_2_layers", "_bidirectional",
                                                   "_2_layers_bidirectional_packed"};
 

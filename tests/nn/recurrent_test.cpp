@@ -314,7 +314,8 @@ TEST(Recurrent, MistakesAreNamed) {
   EXPECT_THROW(LSTM<double>({.input_size = 1, .hidden_size = 2}).weights(0, 1), heed::ValueError);
 
   const GRU<double> gru({.input_size = 3, .hidden_size = 2});
-  const LSTM<double> lstm({.input_size = 3, .hidden_size = 2});
+  LSTM<double> lstm({.input_size = 3, .hidden_size = 2});
+  initialize(lstm, 1);
   Tensor<double, 3> x(2, 4, 3), y(2, 4, 2), state(1, 2, 2), other(1, 2, 2), long_state(1, 3, 2);
   Context context;
   const auto shape_error = [&](const heed::RecurrentArguments<double>& arguments) {

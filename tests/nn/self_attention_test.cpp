@@ -262,7 +262,8 @@ TEST(SelfAttention, StartsWithinXaviersBounds) {
 }
 
 TEST(SelfAttention, ErrorsSayWhatIsWrong) {
-  const SelfAttention<float> layer({.embed_dim = 3, .value_head_dim = 4});
+  SelfAttention<float> layer({.embed_dim = 3, .value_head_dim = 4});
+  initialize(layer, 1);
   heed::Context context;
   EXPECT_EQ(message_of<heed::ShapeError>([&] { layer(Tensor<float, 3>(2, 5, 7)); }),
             "heed::SelfAttention: x (2, 5, 7) has width 7 but the layer takes 3");

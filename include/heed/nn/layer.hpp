@@ -86,7 +86,7 @@ TensorView<T, 3> gradient_view(DX&& dx) {
     return write_as<3>(dx);
 }
 
-/// Whether a layer's y may be its x, and its dx its dy.
+/// Allowed: a layer's y may be its x, and its dx its dy.
 enum class InPlace { Forbidden, Allowed };
 
 template <class T>
@@ -151,7 +151,7 @@ class Layer : public Module<Derived> {
  public:
   /// The layer in error texts.
   static constexpr std::string_view name() { return "heed::Layer"; }
-  /// Whether y may be x, and dx dy.
+  /// True for a layer whose y may be x, and dx dy.
   static constexpr bool kInPlace = false;
   /// The width that the layer takes, where x has the given one.
   Index input_width(Index width) const { return width; }

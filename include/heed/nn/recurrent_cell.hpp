@@ -71,9 +71,9 @@ struct RecurrentCell {
   std::string_view name;
   Index gates;            ///< rows of units in weights and biases
   Index saved;            ///< rows that a step keeps; the last one is c where there is one
-  bool has_cell_state;    ///< c beside h
+  bool has_cell_state;    ///< c as well as h
   bool blends_state;      ///< h is also used without a product
-  bool splits_gradients;  ///< the two products have gradients of their own
+  bool splits_gradients;  ///< the two products have different gradients
   void (*forward)(const CellStep<T>&);
   void (*backward)(const CellBackwardStep<T>&);
 

@@ -115,7 +115,7 @@ void transform_rows(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, 
   });
 }
 
-/// How rows are cut for sums over them: each block is summed by itself, then the blocks' sums in their order. The cut
+/// The cut of rows for sums over them: each block is summed by itself, then the blocks' sums in their order. The cut
 /// depends on the extents alone.
 struct RowBlocks {
   Index rows, length, count;

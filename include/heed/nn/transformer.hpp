@@ -53,8 +53,8 @@ class TransformerStack {
   /// Memory of a forward that backward() needs: the input of each block, the first of them borrowed, and the caches of
   /// the blocks.
   struct Cache {
-    /// Set before a forward: the blocks keep nothing, and the backward runs each of them once more before its own
-    /// backward. The gradients have the same bits; the memory is that of one block and the inputs of the others.
+    /// Set before a forward: the blocks keep nothing, and the backward runs each of them once more. The gradients have
+    /// the same bits; the memory is that of one block and the inputs of the others.
     bool checkpointing = false;
 
     TensorView<const T, 3> x{};

@@ -221,7 +221,7 @@ class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
   };
 
   MultiHeadAttention<T> self_attn;
-  FeedForward<T> feed_forward;  ///< its parameters come without a name of its own: linear1.weight
+  FeedForward<T> feed_forward;  ///< its parameters have no further prefix: linear1.weight
   Norm<T> norm1, norm2;
   Dropout<T> dropout;  ///< of a and f
 
@@ -270,7 +270,7 @@ class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
   }
 };
 
-/// The attention of a decoder block: to its own tokens, and to the memory.
+/// The attention of a decoder block: between its tokens, and to the memory.
 template <class T>
 struct DecoderAttention {
   AnyAttention<T> self{}, memory{};
@@ -398,7 +398,7 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
   };
 
   MultiHeadAttention<T> self_attn, multihead_attn;
-  FeedForward<T> feed_forward;  ///< its parameters come without a name of its own: linear1.weight
+  FeedForward<T> feed_forward;  ///< its parameters have no further prefix: linear1.weight
   Norm<T> norm1, norm2, norm3;
   Dropout<T> dropout;  ///< of a, c and f
 
