@@ -189,7 +189,7 @@ TYPED_TEST(MultiHeadAttentionOf, CrossAttentionTakesPlainEigen) {
   static_assert(heed::EigenDense<decltype(same.out)>);
   EXPECT_TRUE(bits_equal(expected.out.view()[0], heed::view_of(same.out)));
   EXPECT_TRUE(bits_equal(expected.weights.view(), same.weights.view()));
-  EXPECT_TRUE(bits_equal(expected.out.view()[0], heed::view_of(mha(q, key, v, Causal::top_left()))));
+  EXPECT_TRUE(bits_equal(expected.out.view()[0], mha(q, key, v, Causal::top_left())));
   // One head as a matrix.
   EXPECT_EQ(same.weights.matrix(0, 2)(3, 1), expected.weights(0, 2, 3, 1));
 }
@@ -221,10 +221,10 @@ TYPED_TEST(MultiHeadAttentionOf, SameBitsForAnyProduct) {
     const Tensor<T, 3> copied = x;
     const Tensor<T, 3> expected = mha(x, Causal{});
     const auto check = [&](const char* what) {
-      EXPECT_TRUE(bits_equal(expected.view(), mha(x, Causal{}).view())) << what;
-      EXPECT_TRUE(bits_equal(expected.view(), mha(x, copied, copied, Causal{}).view())) << what;
-      EXPECT_TRUE(bits_equal(expected.view(), mha(x, x, copied, Causal{}).view())) << what;
-      EXPECT_TRUE(bits_equal(expected.view(), mha(x, copied, x, Causal{}).view())) << what;
+      EXPECT_TRUE(bits_equal(expected.view(), mha(x, Causal{}))) << what;
+      EXPECT_TRUE(bits_equal(expected.view(), mha(x, copied, copied, Causal{}))) << what;
+      EXPECT_TRUE(bits_equal(expected.view(), mha(x, x, copied, Causal{}))) << what;
+      EXPECT_TRUE(bits_equal(expected.view(), mha(x, copied, x, Causal{}))) << what;
     };
     check("raw");
     mha.pack();
@@ -487,7 +487,7 @@ TYPED_TEST(MultiHeadAttentionOf, ShowsOutputsAndWeights) {
   context.observer = &recorder;
   recorder.wanted = "self_attn";
   const heed::Context::Scope scope(context, "self_attn");
-  EXPECT_TRUE(bits_equal(y.view(), mha(x, Causal{}, context).view()));
+  EXPECT_TRUE(bits_equal(y.view(), mha(x, Causal{}, context)));
   EXPECT_EQ(recorder.names, (std::vector<std::string>{"self_attn.out_proj", "self_attn"}));
   EXPECT_EQ(recorder.first, static_cast<double>(y(0, 0, 0)));
   EXPECT_EQ(recorder.shown, std::vector<std::string>{"self_attn"});
@@ -510,14 +510,14 @@ TEST(MultiHeadAttention, DropoutOnlyWhileTraining) {
   const auto x = random_tensor<float, 3>({1, 20, 8});
   heed::Context context;
   const auto expected = plain.with_weights(x);
-  EXPECT_TRUE(bits_equal(expected.out.view(), mha(x, context).view()));
+  EXPECT_TRUE(bits_equal(expected.out.view(), mha(x, context)));
   context.training = true;
   const auto first = mha.with_weights(x, NoMask{}, context);
   EXPECT_FALSE(bits_equal(expected.out.view(), first.out.view()));
   EXPECT_TRUE(bits_equal(expected.weights.view(), first.weights.view()));
-  EXPECT_FALSE(bits_equal(first.out.view(), mha(x, context).view()));
+  EXPECT_FALSE(bits_equal(first.out.view(), mha(x, context)));
   context.restart_streams();
-  EXPECT_TRUE(bits_equal(first.out.view(), mha(x, context).view()));
+  EXPECT_TRUE(bits_equal(first.out.view(), mha(x, context)));
 }
 
 TEST(MultiHeadAttention, StartsWithinXaviersBounds) {

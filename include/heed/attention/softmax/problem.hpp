@@ -14,6 +14,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN
