@@ -138,7 +138,7 @@ HEED_ALWAYS_INLINE Vec<T> tanh(Vec<T> x) {
   const V e = fma(scale, g, scale - V(T(1)));
   return e / (e + V(T(2)));
 }
-/// 1 / (1 + e^-x). NaN stays NaN.
+/// 1 / (1 + e^-x); 0 at -inf, 1 at inf, NaN stays NaN.
 template <class T>
 HEED_ALWAYS_INLINE Vec<T> sigmoid(Vec<T> x) {
   return Vec<T>(T(1)) / (exp2(x * Vec<T>(-detail::kLog2E<T>)) + Vec<T>(T(1)));
