@@ -127,8 +127,9 @@ Tensor4<double> formula(Inputs<double> in, const LinearOptions& options) {
   return out;
 }
 
-double largest_difference(const TensorView<const double, 4>& a, const TensorView<const double, 4>& b) {
-  return deviation<double, double, 4>(a, b).error;
+template <heed::TensorLike A, heed::TensorLike B>
+double largest_difference(const A& a, const B& b) {
+  return deviation<double, double, 4>(heed::view_of(a), heed::view_of(b)).error;
 }
 TensorView<const double, 4> sample(const Tensor4<double>& x, Index b) { return x.view().slice(0, b, 1); }
 

@@ -45,7 +45,7 @@ TYPED_TEST(FeedForwardOf, Formula) {
       for (Index i = 0; i < hidden.size(); ++i) {
         hidden.data()[i] = gated ? hidden.data()[i] * activated.data()[i] : activated.data()[i];
       }
-      EXPECT_LE(max_error(layer.linear2()(hidden).view(), layer(x).view()), sizeof(T) == 8 ? 1e-15 : 1e-6);
+      EXPECT_LE(max_error(layer.linear2()(hidden), layer(x)), sizeof(T) == 8 ? 1e-15 : 1e-6);
     }
   }
 }
@@ -72,7 +72,7 @@ TYPED_TEST(FeedForwardOf, PackedGivesTheSameBits) {
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const Tensor<T, 3> raw = layer(x);
   layer.pack({.release = true});
-  EXPECT_TRUE(bits_equal(raw.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(raw.view(), layer(x)));
   for (const auto* linear : {&layer.linear1(), &layer.linear2(), layer.gate()}) {
     EXPECT_TRUE(linear->is_packed() && linear->weight().released());
   }
@@ -107,7 +107,7 @@ TYPED_TEST(FeedForwardOf, ShowsItsPartsBeforeTheActivation) {
   heed::Context context;
   context.observer = &recorder;
   const heed::Context::Scope scope(context, "mlp");
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x, context).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, context)));
   EXPECT_EQ(recorder.names, (std::vector<std::string>{"mlp.linear1", "mlp.gate", "mlp.linear2", "mlp"}));
   EXPECT_EQ(recorder.values[0], static_cast<double>(layer.linear1()(x)(1, 2, 3)));
   EXPECT_EQ(recorder.values[1], static_cast<double>((*layer.gate())(x)(1, 2, 3)));

@@ -44,9 +44,9 @@ testing::AssertionResult const_bits_equal(const heed::TensorView<const T, Rank>&
                                           const heed::TensorView<const T, Rank>& b);
 
 /// Compares two (B, L, E) or (B, H, L, D) results bit by bit.
-template <class T, class U, int Rank>
-testing::AssertionResult bits_equal(const heed::TensorView<T, Rank>& a, const heed::TensorView<U, Rank>& b) {
-  return const_bits_equal<std::remove_const_t<T>, Rank>(a, b);
+template <heed::TensorLike A, heed::TensorLike B>
+testing::AssertionResult bits_equal(const A& a, const B& b) {
+  return const_bits_equal<heed::scalar_of_t<A>, heed::rank_of_v<A>>(heed::view_of(a), heed::view_of(b));
 }
 
 /// The same for plain Eigen.
@@ -181,17 +181,18 @@ void expect_same_for_any_argument(const Layer& layer, Index length, Index width)
   heed::Context context;
   compare(layer(columns, context));
   const heed::TensorView<const T, 2> two = x.view()[0];
-  EXPECT_TRUE(bits_equal(expected.view()[0], layer(two).view()));
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x.view(), context).view()));
+  EXPECT_TRUE(bits_equal(expected.view()[0], layer(two)));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x.view(), context)));
 }
 
 template <class A, class B, int Rank>
 double const_max_error(const heed::TensorView<const A, Rank>& a, const heed::TensorView<const B, Rank>& b);
 
 /// The largest |a - b|; NaN when there is one.
-template <class A, class B, int Rank>
-double max_error(const heed::TensorView<A, Rank>& a, const heed::TensorView<B, Rank>& b) {
-  return const_max_error<std::remove_const_t<A>, std::remove_const_t<B>, Rank>(a, b);
+template <heed::TensorLike A, heed::TensorLike B>
+double max_error(const A& a, const B& b) {
+  return const_max_error<heed::scalar_of_t<A>, heed::scalar_of_t<B>, heed::rank_of_v<A>>(heed::view_of(a),
+                                                                                         heed::view_of(b));
 }
 
 /// The largest |element| of an Eigen matrix; NaN when there is one, which Eigen's maxCoeff() may pass over.

@@ -42,9 +42,9 @@ TYPED_TEST(LinearOf, ValuesFromPyTorch) {
     Linear<T> layer({.in_features = 24, .out_features = bias ? 13 : 17, .bias = bias});
     golden.load_into(layer);
     const Tensor<T, 3> x = golden.tensor<T, 3>("in.x");
-    EXPECT_TRUE(golden.agrees("out.y", layer(x).view(), kGoldenTolerance<T>));
+    EXPECT_TRUE(golden.agrees("out.y", layer(x), kGoldenTolerance<T>));
     layer.pack();
-    EXPECT_TRUE(golden.agrees("out.y", layer(x).view(), kGoldenTolerance<T>));
+    EXPECT_TRUE(golden.agrees("out.y", layer(x), kGoldenTolerance<T>));
   }
 }
 
@@ -76,10 +76,10 @@ TYPED_TEST(LinearOf, PackedGivesTheSameBits) {
       EXPECT_FALSE(layer.is_packed());
       layer.pack();
       EXPECT_TRUE(layer.is_packed());
-      EXPECT_TRUE(bits_equal(raw.view(), layer(x).view()));
+      EXPECT_TRUE(bits_equal(raw.view(), layer(x)));
       const Linear<T> copy = layer;
       EXPECT_TRUE(copy.is_packed());
-      EXPECT_TRUE(bits_equal(raw.view(), copy(x).view()));
+      EXPECT_TRUE(bits_equal(raw.view(), copy(x)));
     }
   }
 }
@@ -97,7 +97,7 @@ TYPED_TEST(LinearOf, MutableAccessDropsThePack) {
   EXPECT_NEAR(static_cast<double>(after(0, 1, 3) - before(0, 1, 3)), static_cast<double>(x(0, 1, 2)), 1e-5);
   layer.pack();
   EXPECT_TRUE(layer.is_packed());
-  EXPECT_TRUE(bits_equal(after.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(after.view(), layer(x)));
 
   // The bias is not packed: changing it shows at once and leaves the pack.
   layer.bias().mutable_value()(0) += T(2);
@@ -119,9 +119,9 @@ TYPED_TEST(LinearOf, AssigningAWeightDropsThePack) {
 
   layer.weight() = other.weight();
   EXPECT_FALSE(layer.is_packed());
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
   layer.pack();
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
 
   // A copy of the very values that were packed leaves the pack as good as it was.
   layer.weight() = heed::Parameter<T>(other.weight());
@@ -137,12 +137,12 @@ TYPED_TEST(LinearOf, RawWeightMayGoAfterPacking) {
   const Tensor<T, 3> expected = layer(x);
   layer.pack({.release = true});
   EXPECT_TRUE(layer.weight().released());
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
   layer.pack();  // still packed: nothing to do
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
   EXPECT_THROW(layer.weight().value(), heed::ValueError);
   EXPECT_THROW(layer.weight().mutable_value(), heed::ValueError);
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
   EXPECT_EQ(heed::parameter_count(layer), 5 * 6 + 5);
 }
 

@@ -177,7 +177,7 @@ TYPED_TEST(SinusoidalOf, AddsTheScaledTableToTheScaledInput) {
   }
   // Rows formed beforehand and rows formed when needed have the same bits.
   const SinusoidalPositions<T> formed({.embed_dim = 21, .scale = 0.5, .input_scale = 3, .length = 1000});
-  EXPECT_TRUE(bits_equal(formed(x, Positions::from(first)).view(), y.view()));
+  EXPECT_TRUE(bits_equal(formed(x, Positions::from(first)), y.view()));
 }
 
 template <class Layer>
@@ -190,10 +190,10 @@ void expect_positions(const Layer& layer) {
   }
   const std::vector<int> zeros{0, 0}, row{0, 1, 2, 3};
   heed::Context context;
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions(0)).view()));
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::from(zeros)).view()));
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::at(row), context).view()));
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::at(each)).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions(0))));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::from(zeros))));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::at(row), context)));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, Positions::at(each))));
 
   // A sequence in two parts, the second in reverse.
   const Eigen::MatrixXf all = x.matrix(1), whole = expected.matrix(1);
@@ -321,14 +321,14 @@ TYPED_TEST(RotaryOf, ValuesFromTheFormula) {
     const RotaryEmbedding<T> rotary(options);
     const Tensor<T, 4> y = rotary(golden.tensor<T, 4>("in.x"), Positions::at(list));
     // An error relative to the largest value, which is below 4.
-    EXPECT_LE(max_error(y.view(), golden.tensor<double, 4>("out.y").view()), 2 * kRotaryTolerance<T>) << name;
+    EXPECT_LE(max_error(y.view(), golden.tensor<double, 4>("out.y")), 2 * kRotaryTolerance<T>) << name;
 
     // The gradient is the turn back.
     const Tensor<T, 4> dy = golden.tensor<T, 4>("dout.y");
     Tensor<T, 4> dx(dy.extents());
     heed::Context context;
     rotary.inverse(dy, Positions::at(list), dx, context);
-    EXPECT_LE(max_error(dx.view(), golden.tensor<double, 4>("grad.in.x").view()), 2 * kRotaryTolerance<T>) << name;
+    EXPECT_LE(max_error(dx.view(), golden.tensor<double, 4>("grad.in.x")), 2 * kRotaryTolerance<T>) << name;
   };
   for (const Index length : {0, 1024}) {
     check("rotary_half_split", {.head_dim = 16, .length = length});
@@ -418,7 +418,7 @@ TEST(Rotary, AnyArgument) {
   for (Index b = 0; b < 2; ++b) {
     for (int l = 0; l < 5; ++l) each(b, l) = l + 2;
   }
-  EXPECT_TRUE(bits_equal(all.view(), rotary(x, Positions::at(each)).view()));
+  EXPECT_TRUE(bits_equal(all.view(), rotary(x, Positions::at(each))));
   EXPECT_EQ(rotary(Tensor<float, 4>(2, 3, 0, 8)).size(), 0);
 }
 
@@ -429,7 +429,7 @@ TEST(Rotary, ThreadsGiveTheSameBits) {
   for (const int threads : {1, 2, 3, 7}) {
     heed::ThreadPool pool(threads);
     heed::Context context(pool);
-    EXPECT_TRUE(bits_equal(expected.view(), rotary(x, Positions(), context).view())) << threads;
+    EXPECT_TRUE(bits_equal(expected.view(), rotary(x, Positions(), context))) << threads;
   }
 }
 

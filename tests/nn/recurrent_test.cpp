@@ -258,12 +258,12 @@ TEST(Recurrent, APackedCopyChangesNoBitAndFollowsItsWeight) {
   Recurrent<double> layer = deep_layer("lstm"), plain = layer;
   const auto x = random_tensor<double, 3>({2, 4, 3});
   layer.pack();
-  EXPECT_TRUE(bits_equal(plain(x).view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(plain(x), layer(x)));
   for (Recurrent<double>* each : {&layer, &plain}) {
     each->weights(0).weight_hh.mutable_matrix()(0, 0) += 1;
     each->weights(1, 1).weight_ih.mutable_matrix()(0, 0) += 1;
   }
-  EXPECT_TRUE(bits_equal(plain(x).view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(plain(x), layer(x)));
 }
 
 // A layer of a deep one by itself.
@@ -281,7 +281,7 @@ TEST(Recurrent, DropoutIsBetweenLayersAndInTrainingOnly) {
   const auto x = random_tensor<double, 3>({2, 6, 3});
   const Recurrent<double> first = layer_of(layer, 0), second = layer_of(layer, 1);
   const auto kept = second(first(x));
-  EXPECT_TRUE(bits_equal(kept.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(kept.view(), layer(x)));
 
   Context context;
   context.training = true;
@@ -301,10 +301,10 @@ TEST(Recurrent, DropoutIsBetweenLayersAndInTrainingOnly) {
     }
   }
   EXPECT_NEAR(static_cast<double>(dropped), 96 * probability, 13);
-  EXPECT_TRUE(bits_equal(second(between).view(), y.view()));
+  EXPECT_TRUE(bits_equal(second(between), y.view()));
   EXPECT_FALSE(bits_equal(y.view(), other.view())) << "a second call drops other elements";
   context.restart_streams();
-  EXPECT_TRUE(bits_equal(y.view(), layer(x, context).view()));
+  EXPECT_TRUE(bits_equal(y.view(), layer(x, context)));
 }
 
 TEST(Recurrent, MistakesAreNamed) {

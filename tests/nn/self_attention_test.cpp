@@ -73,7 +73,8 @@ MatrixXd average(const MatrixXd& weights, const MatrixXd& v) {
 // The formula as the textbook writes it.
 TEST(SelfAttention, Formula) {
   const auto layer = random_attention<double>({.embed_dim = 6, .head_dim = 4, .value_head_dim = 5});
-  const MatrixXd x = random_tensor<double, 2>({7, 6}).matrix();
+  const auto tensor = random_tensor<double, 2>({7, 6});
+  const MatrixXd x = tensor.matrix();
   const MatrixXd q = times_transposed(x, as_double(layer.q_proj())), k = times_transposed(x, as_double(layer.k_proj())),
                  v = times_transposed(x, as_double(layer.v_proj()));
   const MatrixXd expected_weights = softmax_of_scores(q, k, 0.5), expected = average(expected_weights, v);
@@ -90,7 +91,8 @@ TEST(SelfAttention, Formula) {
 TEST(SelfAttention, OptionsOfTheFormula) {
   const auto layer = random_attention<double>(
       {.embed_dim = 6, .head_dim = 4, .value_head_dim = 5, .out_dim = 3, .bias = true, .scale = 0.3});
-  const MatrixXd x = random_tensor<double, 2>({7, 6}).matrix();
+  const auto tensor = random_tensor<double, 2>({7, 6});
+  const MatrixXd x = tensor.matrix();
   const auto project = [](const heed::Linear<double>& linear, const MatrixXd& in) {
     MatrixXd result = times_transposed(in, as_double(linear));
     for (Index i = 0; i < result.rows(); ++i) {
@@ -163,7 +165,7 @@ TYPED_TEST(SelfAttentionOf, MasksReachTheWeights) {
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const std::vector<int> lengths{5, 2};
   const auto [y, weights] = layer.with_weights(x, Causal{} & Padding(lengths));
-  EXPECT_TRUE(bits_equal(y.view(), layer(x, Causal{} & Padding(lengths)).view()));
+  EXPECT_TRUE(bits_equal(y.view(), layer(x, Causal{} & Padding(lengths))));
   for (Index b = 0; b < 2; ++b) {
     for (Index q = 0; q < 5; ++q) {
       double sum = 0;
@@ -186,7 +188,7 @@ TYPED_TEST(SelfAttentionOf, PackedGivesTheSameBits) {
   const auto x = random_tensor<T, 3>({2, 5, 6});
   const Tensor<T, 3> raw = layer(x);
   layer.pack({.release = true});
-  EXPECT_TRUE(bits_equal(raw.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(raw.view(), layer(x)));
   EXPECT_TRUE(layer.q_proj().is_packed() && layer.k_proj().is_packed() && layer.v_proj().is_packed() &&
               layer.out_proj()->is_packed());
   EXPECT_TRUE(layer.q_proj().weight().released() && layer.out_proj()->weight().released());
@@ -216,12 +218,12 @@ TYPED_TEST(SelfAttentionOf, ShowsOutputsAndWeights) {
   heed::Context context;
   context.observer = &recorder;
   const heed::Context::Scope scope(context, "attention");
-  EXPECT_TRUE(bits_equal(y.view(), layer(x, Causal{}, context).view()));
+  EXPECT_TRUE(bits_equal(y.view(), layer(x, Causal{}, context)));
   EXPECT_EQ(recorder.names, (std::vector<std::string>{"attention.q_proj", "attention.k_proj", "attention.v_proj",
                                                       "attention.out_proj", "attention"}));
   EXPECT_TRUE(recorder.shown.empty());
   recorder.wanted = "attention";
-  EXPECT_TRUE(bits_equal(y.view(), layer(x, Causal{}, context).view()));
+  EXPECT_TRUE(bits_equal(y.view(), layer(x, Causal{}, context)));
   EXPECT_EQ(recorder.shown, std::vector<std::string>{"attention"});
   EXPECT_EQ(recorder.extents, (std::vector<Index>{2, 1, 5, 5}));
   EXPECT_EQ(recorder.last, static_cast<double>(weights(1, 2, 1)));
@@ -232,13 +234,13 @@ TEST(SelfAttention, DropoutOnlyWhileTraining) {
   const auto plain = random_attention<float>({.embed_dim = 6});
   const auto x = random_tensor<float, 3>({1, 20, 6});
   heed::Context context;
-  EXPECT_TRUE(bits_equal(plain(x).view(), layer(x, context).view()));
+  EXPECT_TRUE(bits_equal(plain(x), layer(x, context)));
   context.training = true;
   const Tensor<float, 3> first = layer(x, context), second = layer(x, context);
-  EXPECT_FALSE(bits_equal(plain(x).view(), first.view()));
+  EXPECT_FALSE(bits_equal(plain(x), first.view()));
   EXPECT_FALSE(bits_equal(first.view(), second.view()));
   context.restart_streams();
-  EXPECT_TRUE(bits_equal(first.view(), layer(x, context).view()));
+  EXPECT_TRUE(bits_equal(first.view(), layer(x, context)));
 }
 
 TEST(SelfAttention, StartsWithinXaviersBounds) {

@@ -8,10 +8,10 @@
 #include <cmath>
 #include <type_traits>
 
+#include <heed/core/activation.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/vec_math.hpp>
 #include <heed/nn/layer.hpp>
 
 HEED_NAMESPACE_BEGIN
