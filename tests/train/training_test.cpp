@@ -224,7 +224,8 @@ struct SmallTraining {
   double step() {
     const auto x = random_tensor<float, 3>({2, 9, 8}, static_cast<std::uint64_t>(optimizer.steps()));
     optimizer.zero_grad();
-    const double loss = heed_test::learn<float>(model, x, some_targets(2, 9), cache, {}, context).value;
+    const auto targets = some_targets(2, 9);
+    const double loss = heed_test::learn<float>(model, x, targets, cache, {}, context).value;
     optimizer.step(context);
     return loss;
   }
