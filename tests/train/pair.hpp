@@ -14,7 +14,7 @@
 
 namespace heed_test {
 
-/// A vector and a matrix with random values and, on request, random gradients.
+/// A vector and a matrix, with random values and, when asked for, random gradients.
 template <class T>
 struct Pair {
   explicit Pair(heed::Index n = 3000) : first(n), second(7, 9) { layer_checks::fill_parameters<T>(*this, 4); }
