@@ -51,10 +51,11 @@ Classifier::Classifier(const ClassifierOptions& options)
       head_({.in_features = options.embed_dim, .out_features = options.classes}) {}
 
 void Classifier::initialize(std::uint64_t seed) {
-  embedding_.initialize(heed::Philox(seed, heed::init::stream("embedding.weight")), 0.1);
-  positions_.initialize(heed::Philox(seed, heed::init::stream("positions.weight")));
-  blocks_.initialize(seed, "blocks");
-  head_.initialize(seed, "head");
+  heed::Random random(seed);
+  embedding_.initialize(random, "embedding", 0.1);
+  positions_.initialize(random, "positions");
+  blocks_.initialize(random, "blocks");
+  head_.initialize(random, "head");
 }
 
 void Classifier::forward(TensorView<const int, 2> ids, TensorView<float, 3> logits, Cache& cache,
@@ -90,7 +91,7 @@ void Classifier::backward(TensorView<const float, 3> dlogits, Cache& cache, Cont
       d_encoded[b].slice(0, l, 1).matrix() = d_pooled.matrix(b) / static_cast<float>(extents[1]);
     }
   }
-  blocks_.backward(d_encoded, heed::NoMask{}, d_embedded, cache.blocks, context);
+  blocks_.backward(d_encoded, d_embedded, cache.blocks, context);
   positions_.backward(d_embedded, d_embedded, cache.positions, context);
   embedding_.backward(d_embedded, cache.embedding, context);
 }

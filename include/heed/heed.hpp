@@ -25,13 +25,17 @@
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/feed_forward.hpp>
+#include <heed/nn/heads.hpp>
 #include <heed/nn/init.hpp>
+#include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
+#include <heed/nn/module.hpp>
 #include <heed/nn/multi_head_attention.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/parameter.hpp>
 #include <heed/nn/positional.hpp>
 #include <heed/nn/recurrent.hpp>
+#include <heed/nn/rotary.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 #include <heed/train/checkpoint.hpp>

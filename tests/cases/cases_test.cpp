@@ -20,6 +20,7 @@
 #include <heed/mask/bool_mask.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/positional.hpp>
+#include <heed/nn/rotary.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/error_budget.hpp"

@@ -71,17 +71,18 @@ const AnyMask kCausalMask = heed::Causal{};
 
 TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   heed::Decoder<float> decoder({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 2}});
-  decoder.initialize(1);
+  heed::Random random(1);
+  decoder.initialize(random);
   const std::vector<int> lengths{3, 5};
   const AnyMask padding = heed::Padding(lengths);
   const Tensor<float, 3> x = numbers(2, 4, 16), memory = numbers(2, 5, 16);
   Tensor<float, 3> plain(2, 4, 16), y(2, 4, 16);
   Context context;
-  decoder.forward(x, memory, kCausalMask, padding, plain, context);
+  decoder.forward(x, memory, {kCausalMask, padding}, plain, context);
 
   Recorder recorder;
   context.observer = &recorder;
-  decoder.forward(x, memory, kCausalMask, padding, y, context);
+  decoder.forward(x, memory, {kCausalMask, padding}, y, context);
   for (Index i = 0; i < y.size(); ++i) EXPECT_NEAR(y.data()[i], plain.data()[i], 1e-5) << "looking must change nothing";
   EXPECT_EQ(layers_of(recorder), (std::vector<std::string>{"layers.0.self_attn", "layers.0.multihead_attn",
                                                            "layers.1.self_attn", "layers.1.multihead_attn"}));
@@ -128,7 +129,8 @@ TEST(Record, RestoresTheObserver) {
 TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   heed::Encoder<float> encoder(
       {.num_layers = 1, .layer = {.embed_dim = 16, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre}});
-  encoder.initialize(1);
+  heed::Random random(1);
+  encoder.initialize(random);
   const Tensor<float, 3> x = numbers(1, 6, 16);
   Tensor<float, 3> y(1, 6, 16);
   Recorder recorder;
@@ -140,7 +142,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   expect_weights_under(recorder.attention().front());
 
   heed::SelfAttention<float> layer({.embed_dim = 16});
-  layer.initialize(1);
+  layer.initialize(random);
   recorder.clear();
   {
     const Context::Scope scope(context, "single");

@@ -105,7 +105,7 @@ TEST(ActivationBackward, FloatErrors) {
 }
 
 TEST(ActivationBackward, RunsInPlaceAndRefusesX) {
-  const heed::GELU layer;
+  heed::GELU layer;
   const auto x = random_tensor<double, 3>({2, 3, 40});
   auto dy = random_tensor<double, 3>({2, 3, 40}, 2);
   Tensor<double, 3> y(x.extents()), dx(x.extents());

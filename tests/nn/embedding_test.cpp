@@ -53,7 +53,7 @@ TYPED_TEST(EmbeddingOf, RowsTimesScaleForAnyStrides) {
       for (Index l = 0; l < 5; ++l) {
         for (Index e = 0; e < 12; ++e) {
           using A = heed::accumulate_t<T>;
-          const T row = embedding.weight().matrix()(ids(b, l), e);
+          const T row = embedding.weight.matrix()(ids(b, l), e);
           EXPECT_EQ(expected(b, l, e), static_cast<T>(static_cast<A>(scale) * static_cast<A>(row)));
         }
       }
@@ -140,13 +140,15 @@ TEST(Embedding, OtherMistakesAreNamed) {
 
 TEST(Embedding, ThePaddingRowStartsWithZeros) {
   Embedding<double> embedding({.vocab_size = 1000, .embed_dim = 20, .padding = 3});
-  embedding.initialize(heed::Philox(1), 0.5);
-  const auto weight = embedding.weight().matrix().matrix();
+  heed::Random random(1);
+  embedding.initialize(random, "", 0.5);
+  const auto weight = embedding.weight.matrix().matrix();
   EXPECT_EQ(weight.row(3).squaredNorm(), 0);
   EXPECT_NEAR(weight.squaredNorm() / static_cast<double>(weight.size()), 0.25, 0.02);
   Embedding<double> without({.vocab_size = 1000, .embed_dim = 20});
-  without.initialize(heed::Philox(1), 0.5);
-  EXPECT_GT(without.weight().matrix().matrix().row(3).squaredNorm(), 0);
+  heed::Random same(1);
+  without.initialize(same, "", 0.5);
+  EXPECT_GT(without.weight.matrix().matrix().row(3).squaredNorm(), 0);
 }
 
 TEST(Embedding, IsObservedAndVisited) {

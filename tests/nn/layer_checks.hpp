@@ -20,6 +20,7 @@
 #include <heed/core/arguments.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/nn/init.hpp>
 #include <heed/nn/parameter.hpp>
 
 namespace layer_checks {
@@ -37,6 +38,13 @@ void fill_parameter(heed::Parameter<T>& parameter, std::uint64_t seed);
 template <class T, class Layer>
 void fill_parameters(Layer& layer, std::uint64_t seed) {
   layer.visit("", [&](std::string_view, heed::Parameter<T>& parameter) { fill_parameter(parameter, ++seed); });
+}
+
+/// Starts a layer or a model from a seed.
+template <class Model>
+void initialize(Model& model, std::uint64_t seed, std::string_view name = "") {
+  heed::Random random(seed);
+  model.initialize(random, name);
 }
 
 template <class T, int Rank>
@@ -72,9 +80,9 @@ class Spaced {
 template <class T, int Rank>
 void copy_elements(const heed::TensorView<const T, Rank>& from, const heed::TensorView<T, Rank>& to);
 
-template <class T, class U, int Rank>
-void copy(const heed::TensorView<T, Rank>& from, const heed::TensorView<U, Rank>& to) {
-  copy_elements<U, Rank>(from, to);
+template <heed::AnyTensor A, class U, int Rank>
+void copy(const A& from, const heed::TensorView<U, Rank>& to) {
+  copy_elements<U, Rank>(heed::view_of(from), to);
 }
 
 /// A layer of any type with elements T, borrowed.

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/nn/positional.hpp>
+#include <heed/nn/rotary.hpp>
 
 #include "common/golden.hpp"
 #include "nn/layer_checks.hpp"
@@ -216,7 +217,8 @@ TEST(SinusoidalPositions, HasNoParametersAndNamesMistakes) {
   EXPECT_THROW(SinusoidalPositions<float>({.embed_dim = 3, .base = 0}), heed::ValueError);
   const std::string text =
       message_of<heed::ShapeError>([] { SinusoidalPositions<float>({.embed_dim = 3})(Eigen::MatrixXf::Zero(2, 4)); });
-  EXPECT_NE(text.find("heed::Sinusoidal: x (1, 2, 4) has width 4 but the layer takes 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("heed::SinusoidalPositions: x (1, 2, 4) has width 4 but the layer takes 3"), std::string::npos)
+      << text;
 }
 
 // ---- Learned --------------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ TEST(LearnedPositions, AddsTheRowOfThePosition) {
   LearnedPositions<float> layer({.length = 7, .embed_dim = 5, .offset = 2, .scale = 0.5, .input_scale = 3});
   fill_parameters<float>(layer, 2);
   const Eigen::MatrixXf x = Eigen::MatrixXf::Random(3, 5);
-  const Eigen::MatrixXf expected = 3 * x + 0.5f * layer.weight().matrix().matrix().middleRows(2 + 1, 3);
+  const Eigen::MatrixXf expected = 3 * x + 0.5f * layer.weight.matrix().matrix().middleRows(2 + 1, 3);
   EXPECT_LE(largest(layer(x, Positions(1)) - expected), 1e-6);
 }
 
@@ -263,7 +265,7 @@ TEST(LearnedPositions, APositionWithoutARowIsNamed) {
   const Eigen::MatrixXf x = Eigen::MatrixXf::Zero(6, 5);
   EXPECT_TRUE(equal(layer(x.topRows(5)), x.topRows(5)));
   const std::string text = message_of<heed::ValueError>([&] { layer(x); });
-  EXPECT_NE(text.find("heed::Learned: token 5 of sample 0 has position 5, row 7"), std::string::npos) << text;
+  EXPECT_NE(text.find("heed::LearnedPositions: token 5 of sample 0 has position 5, row 7"), std::string::npos) << text;
   EXPECT_NE(text.find("only 7 rows"), std::string::npos) << text;
   EXPECT_THROW(layer(x, Positions(-3)), heed::ValueError);
   EXPECT_THROW(LearnedPositions<float>({.length = 0, .embed_dim = 5}), heed::ShapeError);
@@ -275,8 +277,9 @@ TEST(LearnedPositions, IsVisitedAndInitialized) {
   layer.visit("position_embeddings",
               [](std::string_view name, const auto&) { EXPECT_EQ(name, "position_embeddings.weight"); });
   EXPECT_EQ(heed::parameter_count(layer), 3500);
-  layer.initialize(heed::Philox(3), 0.1);
-  EXPECT_NEAR(layer.weight().matrix().matrix().squaredNorm() / 3500, 0.01, 0.001);
+  heed::Random random(3);
+  layer.initialize(random, "", 0.1);
+  EXPECT_NEAR(layer.weight.matrix().matrix().squaredNorm() / 3500, 0.01, 0.001);
 }
 
 // ---- Rotary ---------------------------------------------------------------------------------------------------------
@@ -441,7 +444,8 @@ TEST(Rotary, MistakesAreNamed) {
   EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 4, .theta = -1}), heed::ValueError);
   const RotaryEmbedding<float> rotary({.head_dim = 4});
   const std::string text = message_of<heed::ShapeError>([&] { rotary(Eigen::MatrixXf::Zero(2, 6)); });
-  EXPECT_NE(text.find("heed::Rotary: x (1, 1, 2, 6) has width 6 but the heads have 4"), std::string::npos) << text;
+  EXPECT_NE(text.find("heed::RotaryEmbedding: x (1, 1, 2, 6) has width 6 but the heads have 4"), std::string::npos)
+      << text;
   heed::Context context;
   auto x = random_tensor<float, 4>({1, 1, 6, 4});
   EXPECT_THROW(rotary.forward(x.view().slice(2, 0, 5), Positions(), x.view().slice(2, 1, 5), context),

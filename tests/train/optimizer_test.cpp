@@ -81,22 +81,23 @@ TEST(Optimizer, TenStepsFromPyTorch) {
 
 TEST(Optimizer, LeavesParametersWithoutAGradientAndDropsPacks) {
   heed::Linear<float> layer({.in_features = 3, .out_features = 4});
-  layer.initialize(1);
+  heed::Random random(1);
+  layer.initialize(random);
   layer.pack();
   const Tensor<float, 1> bias = [&] {
     Tensor<float, 1> copied(4);
-    copy(layer.bias().value(), copied.view());
+    copy(layer.bias.value(), copied.view());
     return copied;
   }();
   heed::SGD<float> optimizer(layer, {.learning_rate = 0.5, .weight_decay = 0.1});
-  const float before = layer.weight().value()(0);
-  layer.weight().grad()(0) = 2;
+  const float before = layer.weight.value()(0);
+  layer.weight.grad()(0) = 2;
   optimizer.step();
-  EXPECT_FLOAT_EQ(layer.weight().value()(0), before - 0.5f * (2 + 0.1f * before));
-  EXPECT_TRUE(bits_equal(bias.view(), layer.bias().value()));
+  EXPECT_FLOAT_EQ(layer.weight.value()(0), before - 0.5f * (2 + 0.1f * before));
+  EXPECT_TRUE(bits_equal(bias.view(), layer.bias.value()));
   EXPECT_FALSE(layer.is_packed());
   optimizer.zero_grad();
-  EXPECT_EQ(layer.weight().grad()(0), 0);
+  EXPECT_EQ(layer.weight.grad()(0), 0);
 }
 
 TEST(Optimizer, MistakesAreNamed) {

@@ -67,7 +67,7 @@ struct CharacterModel {
   void backward(const TensorView<const T, 3>& dlogits, Cache& cache, Context& context) {
     Tensor<T, 3> dx(cache.x.extents());
     head.backward(dlogits, cache.gradient, cache.head, context);
-    encoder.backward(cache.gradient, heed::Causal{}, dx, cache.encoder, context);
+    encoder.backward(cache.gradient, dx, cache.encoder, context);
     position.backward(dx, dx, cache.position, context);
     embedding.backward(dx, cache.embedding, context);
   }

@@ -2,8 +2,8 @@
 #pragma once
 
 /// @file
-/// The cells of recurrent layers: one step of one sequence, forward and backward. All that differs between RNN, LSTM
-/// and GRU is here; nn/recurrent.hpp runs any of them.
+/// The cells of recurrent layers: one step of one sequence, forward and backward. RNN, LSTM and GRU differ in nothing
+/// else; nn/recurrent.hpp runs any of them.
 
 #include <string_view>
 #include <type_traits>
@@ -11,7 +11,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
-#include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -61,7 +61,7 @@ struct CellBackwardStep {
   Index width;
 };
 
-/// What a recurrent layer knows of its cell.
+/// A cell, as the layer sees it.
 template <class T>
 struct RecurrentCell {
   std::string_view name;

@@ -13,8 +13,7 @@
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/nn/backward.hpp>
-#include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 #include <heed/train/parameter_list.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -20,8 +20,8 @@
 #include <heed/core/tensor.hpp>
 #include <heed/core/vec_math.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/nn/backward.hpp>
 #include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 

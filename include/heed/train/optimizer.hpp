@@ -23,8 +23,8 @@
 #include <heed/core/error.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/nn/layer.hpp>
 #include <heed/nn/parameter.hpp>
+#include <heed/nn/rows.hpp>
 #include <heed/train/clip.hpp>
 #include <heed/train/parameter_list.hpp>
 

@@ -35,7 +35,8 @@ std::uint64_t UNIT() {
   heed::Tensor<float, 3> x(2, 9, 24);
   fill(x.data(), x.size(), 7);
   heed::MultiHeadAttention<float> layer({.embed_dim = 24, .num_heads = 2});
-  layer.initialize(/*seed=*/1);
+  heed::Random random(1);
+  layer.initialize(random);
   layer.pack();
   const heed::Tensor<float, 3> y = layer(x);
 

@@ -15,14 +15,15 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// C = activation(A·B + bias) + residual; with accumulate, C = activation(C + A·B + bias) + residual.
-template <class T>
+/// C = activation(A·B + bias) + residual; with accumulate, C = activation(C + A·B + bias) + residual. C has rank 2 in
+/// gemm and rank 3, (B, L, out), in Linear, which adds a bias of its own.
+template <class T, int Rank = 2>
 struct Epilogue {
   /// (n), added to every row; null for none.
   const T* bias = nullptr;
   Activation activation = Activation::None;
-  /// (m, n) of any strides, added after the activation; data null for none.
-  TensorView<const T, 2> residual{};
+  /// With the extents of C and any strides, added after the activation; data null for none.
+  TensorView<const T, Rank> residual{};
   /// Adds to what C holds.
   bool accumulate = false;
 };
