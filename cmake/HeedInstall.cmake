@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: MIT
-# Headers, the CMake package and the pkg-config file. Nothing in them depends on the architecture or on the prefix.
+# Headers, the CMake package and the pkg-config file. Nothing in them depends on the prefix and, without heed::compiled,
+# nothing on the architecture.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(HEED_PACKAGE_DIR ${CMAKE_INSTALL_DATADIR}/cmake/heed)
+set(any_architecture ARCH_INDEPENDENT)
+if(HEED_BUILD_COMPILED)
+  set(HEED_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/heed)
+  set(any_architecture "")
+endif()
 set(HEED_PC_DIR ${CMAKE_INSTALL_DATADIR}/pkgconfig)
 file(RELATIVE_PATH HEED_PC_PREFIX /${HEED_PC_DIR} /)
 string(REGEX REPLACE "/$" "" HEED_PC_PREFIX "${HEED_PC_PREFIX}")
 
 configure_package_config_file(cmake/heedConfig.cmake.in heedConfig.cmake INSTALL_DESTINATION ${HEED_PACKAGE_DIR})
-write_basic_package_version_file(heedConfigVersion.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+write_basic_package_version_file(heedConfigVersion.cmake COMPATIBILITY SameMinorVersion ${any_architecture})
 configure_file(cmake/heed.pc.in heed.pc @ONLY)
 
 install(TARGETS heed EXPORT heedTargets FILE_SET HEADERS)

@@ -1,44 +1,12 @@
 # SPDX-License-Identifier: MIT
 # How a directory of test sources becomes executables and CTest tests.
 
-# Sets `result` to the package among HEED_MISSING_PACKAGES (names that begin its includes: <name/...>) that `source`
-# includes first, itself or through the tests' own headers; to nothing when all it needs is there.
-function(heed_missing_package source result)
-  set(${result} "" PARENT_SCOPE)
-  file(STRINGS ${source} includes REGEX "^#include")
-  foreach(line IN LISTS includes)
-    set(missing "")
-    if(line MATCHES "<([a-z]+)[/.]" AND CMAKE_MATCH_1 IN_LIST HEED_MISSING_PACKAGES)
-      set(missing ${CMAKE_MATCH_1})
-    elseif(line MATCHES "\"(.+)\"")
-      foreach(directory IN ITEMS tests tests/common)
-        set(header ${PROJECT_SOURCE_DIR}/${directory}/${CMAKE_MATCH_1})
-        if(NOT missing AND EXISTS ${header})
-          heed_missing_package(${header} missing)
-        endif()
-      endforeach()
-    endif()
-    if(missing)
-      set(${result} ${missing} PARENT_SCOPE)
-      return()
-    endif()
-  endforeach()
-endfunction()
-
 # heed_add_test_executable(<name> LAYER <layer> LABEL <label> SOURCES <source>... [LIBRARIES <library>...])
-# Sources whose packages are missing are left out with a message; without sources there is no executable.
+# Without sources, and without those in HEED_LEFT_OUT, there is no executable.
 function(heed_add_test_executable name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LAYER;LABEL" "SOURCES;LIBRARIES")
-  set(sources "")
-  foreach(source IN LISTS arg_SOURCES)
-    heed_missing_package(${source} missing)
-    if(missing)
-      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE shown)
-      message(NOTICE "heed: ${shown} is left out: it needs ${missing}, which was not found")
-    else()
-      list(APPEND sources ${source})
-    endif()
-  endforeach()
+  set(sources ${arg_SOURCES})
+  list(REMOVE_ITEM sources ${HEED_LEFT_OUT})
   if(NOT sources)
     return()
   endif()

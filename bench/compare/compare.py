@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import publish
+
 HERE = Path(__file__).parent
 UNDISTURBED = 0.95
 WORKLOADS = (
@@ -144,35 +146,6 @@ def row(result):
     )
 
 
-def draw(results, about, path):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    colors = {"PyTorch": "#c8553d", "ONNX Runtime": "#2a6f97"}
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.3 * len(results)), layout="constrained")
-    for place, result in enumerate(results):
-        family = next(name for name in colors if result["peer"].startswith(name))
-        ratio, (low, high) = result["ratio"], result["quartiles"]
-        axes.barh(place, ratio - 1, left=1, color=colors[family], height=0.7)
-        axes.plot([low, high], [place, place], color="#222222", lw=1.2)
-        axes.text(1.04 * max(ratio, high, 1), place, f"{ratio:.2f}  {result['peer']}", va="center", fontsize=8)
-    axes.axvline(1, color="black", lw=1)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
-    largest, smallest = (f(result["ratio"] for result in results) for f in (max, min))
-    axes.set_xlim(0.9 * min(smallest, 1), 3.2 * max(largest, 1))  # room for the text at the right
-    axes.set_ylim(len(results) - 0.4, -0.6)
-    axes.set_yticks(range(len(results)), [result["workload"] for result in results], fontsize=9)
-    axes.set_xlabel(
-        "time of the fastest peer / time of heed: right of 1 heed is faster; lines join the quartiles", fontsize=9
-    )
-    axes.set_title(about.replace("; ", "\n"), fontsize=8, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-
-
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="workloads; by default all that peers compute")
@@ -181,7 +154,7 @@ def parse():
     parser.add_argument("--rounds", type=int, default=30, help="that have to count (default 30)")
     parser.add_argument("--slice", type=float, help="milliseconds, at least (default 20, with several threads 50)")
     parser.add_argument(
-        "--out", type=Path, default=Path("build/compare"), help="for results.jsonl, ratios.png and the log"
+        "--out", type=Path, default=Path("build/compare"), help="for results.jsonl, ratios.svg and the log"
     )
     options = parser.parse_args()
     # The processor time of other threads is known to a tick of the scheduler only.
@@ -228,8 +201,9 @@ def main():
         for server in (heed_server, *peers.values()):
             server.close()
     if fastest:
-        draw(fastest, about, options.out / "ratios.png")
-        print(f"all contenders: {options.out}/results.jsonl, drawn: {options.out}/ratios.png")
+        bars = [(result["workload"], result["ratio"], result["peer"]) for result in fastest]
+        (options.out / "ratios.svg").write_text(publish.svg(bars, about), encoding="utf-8")
+        print(f"all contenders: {options.out}/results.jsonl, drawn: {options.out}/ratios.svg")
 
 
 if __name__ == "__main__":

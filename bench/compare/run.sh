@@ -30,7 +30,7 @@ environment=build/compare-env
 
 if [ -n "${HEED_COMPARE_PYTHON:-}" ]; then
   python=$HEED_COMPARE_PYTHON
-  "$python" -c 'import matplotlib, numpy, onnx, onnxruntime, safetensors, torch' ||
+  "$python" -c 'import numpy, onnx, onnxruntime, safetensors, torch' ||
     unavailable "$python lacks one of the packages that $requirements lists"
 else
   python=$environment/bin/python

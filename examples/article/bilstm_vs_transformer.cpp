@@ -36,7 +36,12 @@ struct Outcome {
   }
 };
 
-Outcome train(const Contestant& contestant, const article::Dataset& data, int steps) {
+// Without the last one where only the direction is wanted: the two BiLSTMs lose the sentence alike.
+std::vector<Contestant> contestants(const article::Report& report) {
+  return {kContestants.begin(), kContestants.end() - report.pick(0, 1)};
+}
+
+Outcome train(const Contestant& contestant, const article::Dataset& data, int steps, int batch) {
   article::Model model({.vocab_size = data.vocab_size,
                         .classes = data.classes,
                         .num_layers = contestant.num_layers,
@@ -45,7 +50,7 @@ Outcome train(const Contestant& contestant, const article::Dataset& data, int st
   heed::Context context;
   Outcome outcome{.parameters = model.parameter_count()};
   outcome.losses = article::train(
-      model, [&](int step) { return article::sample(data.training, 1, step, 16); },
+      model, [&](int step) { return article::sample(data.training, 1, step, batch); },
       {.steps = steps, .learning_rate = contestant.learning_rate}, context);
   outcome.by_group = article::accuracies(model, data.held_out, context);
   return outcome;
@@ -56,25 +61,29 @@ struct Needles {
 };
 
 Needles find_needles(article::Report& report) {
-  const int steps = report.pick(240, 160);
+  const int steps = report.pick(240, 140), batch = report.pick(16, 8);
   const std::vector<int> lengths = report.pick(std::vector{32, 64, 128, 256}, std::vector{32, 256});
   report.text(
       "Passages of Pride and Prejudice, in each of which one sentence was put, \"the answer was london\" (or "
       "letter, dinner, library: words of the novel, but not of the passage). Which one is to be told, after " +
-      std::to_string(steps) + " steps of 16 passages; a guess is right once in four.");
+      std::to_string(steps) + " steps of " + std::to_string(batch) + " passages; a guess is right once in four.");
   const std::string novel = article::pride_and_prejudice();
-  article::Table& by_length = report.table("held-out accuracy by the length of the text",
-                                           {"words", "transformer, mean", "BiLSTM, mean", "BiLSTM, last states"});
+  const std::vector<Contestant> all = contestants(report);
+  std::vector<std::string> columns{"words"};
   std::vector<examples::Curve> curves;
-  for (const Contestant& contestant : kContestants) curves.push_back({contestant.name, {}});
+  for (const Contestant& contestant : all) {
+    columns.push_back(contestant.name);
+    curves.push_back({contestant.name, {}});
+  }
+  article::Table& by_length = report.table("held-out accuracy by the length of the text", columns);
   Needles needles;
   for (const int length : lengths) {
     const article::Dataset data =
-        article::needle_sentences(novel, {.length = length, .held_out = report.pick(800, 320)});
+        article::needle_sentences(novel, {.length = length, .held_out = report.pick(800, 160)});
     std::vector<Outcome> outcomes;
     std::vector<article::Cell> row{length};
-    for (std::size_t i = 0; i < kContestants.size(); ++i) {
-      outcomes.push_back(train(kContestants[i], data, steps));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      outcomes.push_back(train(all[i], data, length == 32 ? report.pick(steps, 300) : steps, batch));
       row.push_back(outcomes[i].accuracy());
       curves[i].points.push_back({static_cast<double>(length), outcomes[i].accuracy()});
     }
@@ -88,12 +97,12 @@ Needles find_needles(article::Report& report) {
   article::Table& by_place = report.table("the longest texts, by the eighth in which the sentence begins",
                                           {"model", "1", "2", "3", "4", "5", "6", "7", "8"});
   std::vector<examples::Curve> training;
-  for (std::size_t i = 0; i < kContestants.size(); ++i) {
+  for (std::size_t i = 0; i < all.size(); ++i) {
     const Outcome& outcome = needles.longest[i];
-    std::vector<article::Cell> row{kContestants[i].name};
+    std::vector<article::Cell> row{all[i].name};
     row.insert(row.end(), outcome.by_group.begin(), outcome.by_group.end());
     by_place.row(row);
-    training.push_back({kContestants[i].name, examples::group_means(outcome.losses, 10)});
+    training.push_back({all[i].name, examples::group_means(outcome.losses, 10)});
   }
   report.curves("Training on texts of 256 words", training, "step", "loss");
   return needles;
@@ -113,45 +122,58 @@ std::optional<std::vector<Outcome>> judge_reviews(article::Report& report) {
       "text decide, not one sentence. Held-out reviews, each text once.");
   if (report.quick()) {
     std::vector<article::Example> some;
-    for (std::size_t i = 0; i < data.held_out.size(); i += 8) some.push_back(data.held_out[i]);
+    for (std::size_t i = 0; i < data.held_out.size(); i += 16) some.push_back(data.held_out[i]);
     data.held_out = some;
   }
   article::Table& table = report.table("accuracy by the length of a review",
                                        {"model", "parameters", "to 100 characters", "to 200", "longer"});
   std::vector<Outcome> outcomes;
-  for (const Contestant& contestant : kContestants) {
-    const Outcome& outcome = outcomes.emplace_back(train(contestant, data, report.pick(800, 60)));
+  for (const Contestant& contestant : contestants(report)) {
+    const Outcome& outcome = outcomes.emplace_back(train(contestant, data, report.pick(800, 25), report.pick(16, 8)));
     table.row({contestant.name, outcome.parameters, outcome.by_group[0], outcome.by_group[1], outcome.by_group[2]});
   }
   return outcomes;
 }
 
+// "transformer, mean 1.00; BiLSTM, mean 0.31": `value` of each contestant.
+template <class Value>
+std::string figures(const std::vector<Outcome>& outcomes, Value&& value) {
+  std::string text;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    text += (i == 0 ? "" : "; ") + kContestants[i].name + article::format(" %.2f", value(outcomes[i]));
+  }
+  return text;
+}
+
+// `value` of the better BiLSTM.
+template <class Value>
+double better_lstm(const std::vector<Outcome>& outcomes, Value&& value) {
+  double best = 0;
+  for (std::size_t i = 1; i < outcomes.size(); ++i) best = std::max(best, value(outcomes[i]));
+  return best;
+}
+
 void measure(article::Report& report) {
   const Needles needles = find_needles(report);
   const std::optional<std::vector<Outcome>> reviews = judge_reviews(report);
+  const auto everywhere = [](const Outcome& outcome) { return outcome.accuracy(); };
+  const auto in_long_reviews = [](const Outcome& outcome) { return outcome.by_group[2]; };
   const double attention = *std::min_element(needles.longest[0].by_group.begin(), needles.longest[0].by_group.end());
-  const double lstm = std::max(needles.longest[1].accuracy(), needles.longest[2].accuracy());
-  const bool anywhere =
+  const bool found =
       report.expect("accuracy of the transformer where it is lowest, 256 words", attention, article::at_least(0.9));
-  const bool lost = report.expect("accuracy of the better BiLSTM, 256 words", lstm, article::at_most(0.85));
+  const bool lost = report.expect("accuracy of the better BiLSTM, 256 words", better_lstm(needles.longest, everywhere),
+                                  article::at_most(0.85));
   report.expect("accuracy of the BiLSTM with the mean, 32 words", needles.shortest[1].accuracy(),
                 article::at_least(0.6));
-  std::string figure = "a sentence in 256 words: transformer " +
-                       article::format("%.2f", needles.longest[0].accuracy()) + ", BiLSTM " +
-                       article::format("%.2f", needles.longest[1].accuracy()) + " (mean) and " +
-                       article::format("%.2f", needles.longest[2].accuracy()) + " (last states)";
-  bool everywhere = anywhere && lost;
+  std::string figure = "a sentence in 256 words: " + figures(needles.longest, everywhere);
+  bool held = found && lost;
   if (reviews) {
-    const double difference =
-        (*reviews)[0].by_group[2] - std::max((*reviews)[1].by_group[2], (*reviews)[2].by_group[2]);
-    figure += "; reviews over 200 characters: transformer " + article::format("%.2f", (*reviews)[0].by_group[2]) +
-              ", BiLSTM " + article::format("%.2f", (*reviews)[1].by_group[2]) + " and " +
-              article::format("%.2f", (*reviews)[2].by_group[2]);
-    everywhere = everywhere && difference > 0.02;
+    figure += "; reviews over 200 characters: " + figures(*reviews, in_long_reviews);
+    held = held && in_long_reviews((*reviews)[0]) - better_lstm(*reviews, in_long_reviews) > 0.02;
   }
-  report.verdict(everywhere         ? article::Verdict::Held
-                 : anywhere && lost ? article::Verdict::Partly
-                                    : article::Verdict::Contradicted,
+  report.verdict(held            ? article::Verdict::Held
+                 : found && lost ? article::Verdict::Partly
+                                 : article::Verdict::Contradicted,
                  figure);
 }
 

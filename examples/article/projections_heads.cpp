@@ -49,7 +49,9 @@ Result train_variant(const Variant& variant, const article::Characters& text, ar
                           .projections = variant.projections,
                           .seed = static_cast<std::uint64_t>(seed)});
     heed::Context context;
-    const auto sample = [&](int step) { return text.sample(static_cast<std::uint64_t>(seed), step, 16); };
+    const auto sample = [&](int step) {
+      return text.sample(static_cast<std::uint64_t>(seed), step, report.pick(16, 8));
+    };
     result.losses = article::train(model, sample, {.steps = 300, .learning_rate = 5e-3}, context);
     result.parameters = model.parameter_count();
     result.loss += model.loss(held_out, context) / seeds;
@@ -84,7 +86,7 @@ int count_parameters(article::Report& report) {
 }
 
 void measure(article::Report& report) {
-  const article::Characters text(article::pride_and_prejudice(), 64);
+  const article::Characters text(article::pride_and_prejudice(), report.pick(64, 32));
   report.text(
       "A model of two causal blocks, E = 64, learns to tell the next character of Pride and Prejudice. Without "
       "projections, queries, keys and values are columns of the tokens themselves; in a second variant the "

@@ -7,6 +7,7 @@
 #include <heed/attention/attention.hpp>
 #include <heed/attention/linear/linear.hpp>
 #include <heed/attention/segmented/segmented.hpp>
+#include <heed/compiled.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>

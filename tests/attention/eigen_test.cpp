@@ -29,7 +29,8 @@ class PlainEigen : public ::testing::Test {
     fill(q, 21, 20), fill(k, 37, 20), fill(v, 37, 9);
     heed::Tensor<float, 4> Q(1, 1, 21, 20), K(1, 1, 37, 20), V(1, 1, 37, 9);
     Q.matrix(0, 0) = q, K.matrix(0, 0) = k, V.matrix(0, 0) = v;
-    expected = heed::attention(Q, K, V).matrix(0, 0);
+    const auto out = heed::attention(Q, K, V);
+    expected = out.matrix(0, 0);
   }
 
   template <class M>

@@ -127,8 +127,9 @@ Tensor4<double> formula(Inputs<double> in, const LinearOptions& options) {
   return out;
 }
 
-double largest_difference(const TensorView<const double, 4>& a, const TensorView<const double, 4>& b) {
-  return deviation<double, double, 4>(a, b).error;
+template <heed::TensorLike A, heed::TensorLike B>
+double largest_difference(const A& a, const B& b) {
+  return deviation<double, double, 4>(heed::view_of(a), heed::view_of(b)).error;
 }
 TensorView<const double, 4> sample(const Tensor4<double>& x, Index b) { return x.view().slice(0, b, 1); }
 
@@ -181,13 +182,14 @@ TEST(LinearAttention, BothPathsAreTheFormula) {
     for (const Path path : {Path::Reference, Path::Automatic}) {
       heed::Context context;
       context.path = path;
-      EXPECT_LE(largest_difference(heed::attention(in.q, in.k, in.v, options.value(), context), expected), 1e-13);
+      const auto out = heed::attention(in.q, in.k, in.v, options.value(), context);
+      EXPECT_LE(largest_difference(out, expected), 1e-13);
     }
   }
   // Wider than 64, and other lengths of queries than of keys, over several units of 16 chunks.
   const Inputs<double> cross({1, 2, 1, 70, 2100, 66, 3}, 2);
-  EXPECT_LE(largest_difference(heed::attention(cross.q, cross.k, cross.v, heed::LinearAttention()), formula(cross, {})),
-            1e-13);
+  const auto out = heed::attention(cross.q, cross.k, cross.v, heed::LinearAttention()), expected = formula(cross, {});
+  EXPECT_LE(largest_difference(out, expected), 1e-13);
 }
 
 TEST(LinearAttention, GradientsAreExact) {
@@ -453,8 +455,8 @@ TEST(LinearAttention, SixteenBitStorage) {
   const LinearOptions options{.causal = true};
   EXPECT_TRUE(
       same_bits(heed::attention(in.q, k, v, options.value()), heed::attention(in.q, wide_k, wide_v, options.value())));
-  EXPECT_TRUE(same_bits(heed::attention(q, k, v, options.value()),
-                        cast<heed::half>(heed::attention(wide_q, wide_k, wide_v, options.value()).view())));
+  const auto wide_out = heed::attention(wide_q, wide_k, wide_v, options.value());
+  EXPECT_TRUE(same_bits(heed::attention(q, k, v, options.value()), cast<heed::half>(wide_out.view())));
 }
 
 TEST(LinearAttention, EigenMatrices) {
@@ -462,8 +464,8 @@ TEST(LinearAttention, EigenMatrices) {
   const Eigen::MatrixXd q = in.q.matrix(0, 0), v = in.v.matrix(0, 0);
   const auto k = in.k.matrix(0, 0);
   const Eigen::MatrixXd out = heed::attention(q, 2 * (0.5 * k), v, heed::LinearAttention());
-  const Eigen::MatrixXd expected = formula(in, {}).matrix(0, 0);
-  EXPECT_LE((out - expected).cwiseAbs().maxCoeff(), 1e-14);
+  const auto expected = formula(in, {});
+  EXPECT_LE((out - expected.matrix(0, 0)).cwiseAbs().maxCoeff(), 1e-14);
 }
 
 TEST(LinearAttention, EmptyExtents) {

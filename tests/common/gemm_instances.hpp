@@ -2,13 +2,6 @@
 #pragma once
 
 /// @file
-/// Products, compiled once for all tests (instances/gemm.cpp).
+/// Products, which the tests take from heed::compiled.
 
-#include <heed/core/gemm.hpp>
-
-namespace heed::detail {
-
-extern template void multiply<float>(const Product<float>&, Context&);
-extern template void multiply<double>(const Product<double>&, Context&);
-
-}  // namespace heed::detail
+#include <heed/compiled/attention.hpp>

@@ -50,7 +50,7 @@ class Golden {
   }
 
   /// Whether every element is within `tolerance` times the largest expected element, and none is NaN.
-  template <heed::AnyTensor A>
+  template <heed::TensorLike A>
   testing::AssertionResult agrees(std::string_view name, const A& actual, double tolerance) const {
     return agrees_with<heed::scalar_of_t<A>, heed::rank_of_v<A>>(name, heed::view_of(actual), tolerance);
   }

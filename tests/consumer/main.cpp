@@ -7,6 +7,10 @@
 
 #include <heed/heed.hpp>
 
+#if defined(EXPECT_COMPILED)
+static_assert(HEED_USES_COMPILED == EXPECT_COMPILED);
+#endif
+
 namespace {
 
 bool expect_near(const char* what, float value, float expected) {
@@ -40,9 +44,19 @@ bool hidden_keys_have_no_weight() {
   return false;
 }
 
+/// A whole block: heed::compiled holds its code, if the project takes it.
+bool block_is_finite() {
+  heed::EncoderLayer<float> block({.embed_dim = 8, .num_heads = 2});
+  block.initialize(/*seed=*/1);
+  const Eigen::MatrixXf y = block(Eigen::MatrixXf::Ones(3, 8));
+  if (y.allFinite()) return true;
+  std::printf("a block gives numbers that are not finite\n");
+  return false;
+}
+
 }  // namespace
 
 int main() {
   std::printf("heed %d.%d.%d for %s\n", HEED_VERSION_MAJOR, HEED_VERSION_MINOR, HEED_VERSION_PATCH, heed::isa());
-  return causal_averages() && hidden_keys_have_no_weight() ? 0 : 1;
+  return causal_averages() && hidden_keys_have_no_weight() && block_is_finite() ? 0 : 1;
 }

@@ -169,7 +169,8 @@ TEST(Recorder, OutputStatisticsLeaveOutWhatIsNotFinite) {
   const float values[] = {1, 2, std::numeric_limits<float>::quiet_NaN(), 4, 5, std::numeric_limits<float>::infinity()};
   std::copy(std::begin(values), std::end(values), x.data());
   Recorder recorder;
-  recorder.output("a", seen(numbers(2, 2, 2)));
+  const Tensor<float, 3> other = numbers(2, 2, 2);
+  recorder.output("a", seen(other.view()));
   recorder.output("b", seen(x.view()));
   const heed::OutputStatistics& s = recorder.outputs().at(1);
   EXPECT_EQ(s.size, 6);
@@ -189,9 +190,9 @@ TEST(Recorder, OutputStatisticsLeaveOutWhatIsNotFinite) {
 
 TEST(Recorder, KeepsTheLatestCallAndCopiesStridedNumbers) {
   Recorder recorder;
-  Tensor<float, 4> weights(2, 3, 4, 5);
+  Tensor<float, 4> weights(2, 3, 4, 5), earlier(1, 1, 2, 2);
   for (Index i = 0; i < weights.size(); ++i) weights.data()[i] = static_cast<float>(i) / 128;
-  recorder.weights("a", seen(Tensor<float, 4>(1, 1, 2, 2)));
+  recorder.weights("a", seen(earlier.view()));
   recorder.weights("b", seen(weights.view()));
   recorder.weights("a", seen(weights.view().transpose(2, 3)));
   EXPECT_EQ(layers_of(recorder), (std::vector<std::string>{"a", "b"}));
@@ -205,7 +206,8 @@ TEST(Recorder, SaysWhichLayersItSaw) {
   Recorder recorder;
   const auto of = [&] { static_cast<void>(recorder.of("layers.0")); };
   EXPECT_NE(heed_test::message_of<heed::ValueError>(of).find("recorded: none"), std::string::npos);
-  recorder.weights("layers.1", seen(Tensor<float, 4>(1, 1, 1, 1)));
+  const Tensor<float, 4> weights(1, 1, 1, 1);
+  recorder.weights("layers.1", seen(weights.view()));
   EXPECT_NE(heed_test::message_of<heed::ValueError>(of).find("no weights of layer \"layers.0\"; recorded: layers.1"),
             std::string::npos);
 }

@@ -296,6 +296,11 @@ TEST(SafeTensorsView, ShowsTheMemoryOfTheFileWhereTypeAndAlignmentAllow) {
   }
 }
 
+template <class T, class M>
+void expect_holds(const Tensor<T, 2>& tensor, const M& matrix) {
+  EXPECT_EQ(tensor.matrix(), matrix);
+}
+
 TEST(SafeTensorsRead, AnExtentBeyondIntIsRefusedBeforeAnythingIsAllocated) {
   const std::string bytes = safetensors_bytes(R"({"x":{"dtype":"F32","shape":[0,4294967296],"data_offsets":[0,0]}})");
   const SafeTensors file = SafeTensors::from_memory(as_bytes(bytes));
@@ -406,10 +411,13 @@ TEST_F(SaveSafeTensors, EigenMatricesAreWrittenAsTheyReadNotAsTheyAreStored) {
                                           {"vector", vector},
                                           {"a column", rows.col(1)},
                                           {"row", row}});
-  EXPECT_EQ((file.read<float, 2>("columns").matrix()), columns);
-  EXPECT_EQ((file.read<float, 2>("block").matrix()), columns.block(1, 1, 2, 2));
-  EXPECT_EQ((file.read<float, 2>("transposed").matrix()), columns.transpose());
-  EXPECT_EQ((file.read<double, 2>("rows").matrix()), rows);
+  const auto read_columns = file.read<float, 2>("columns"), block = file.read<float, 2>("block");
+  const auto transposed = file.read<float, 2>("transposed");
+  const auto read_rows = file.read<double, 2>("rows");
+  EXPECT_EQ(read_columns.matrix(), columns);
+  EXPECT_EQ(block.matrix(), columns.block(1, 1, 2, 2));
+  EXPECT_EQ(transposed.matrix(), columns.transpose());
+  EXPECT_EQ(read_rows.matrix(), rows);
   EXPECT_EQ(file.shape("vector"), std::vector<Index>{5});
   EXPECT_EQ((file.read<double, 1>("vector")(4)), vector(4));
   EXPECT_EQ(file.shape("a column"), std::vector<Index>{2});

@@ -79,7 +79,8 @@ TEST(EmbeddingBackward, MistakesAreNamed) {
   Embedding<double>::Cache cache;
   Context context;
   Tensor<double, 3> y(1, 4, 5);
-  layer.forward(some_ids(1, 4, 6), y.view(), context);
+  const auto ids = some_ids(1, 4, 6);
+  layer.forward(ids, y.view(), context);
   EXPECT_THROW(layer.backward(y.view(), cache, context), heed::ShapeError) << "no forward with this cache";
 }
 

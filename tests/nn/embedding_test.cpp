@@ -134,7 +134,8 @@ TEST(Embedding, OtherMistakesAreNamed) {
   Embedding<float> embedding({.vocab_size = 4, .embed_dim = 4});
   Tensor<float, 3> y(1, 2, 5);
   heed::Context context;
-  EXPECT_THROW(embedding.forward(Tensor<int, 2>(1, 2), y, context), heed::ShapeError);
+  const Tensor<int, 2> ids(1, 2);
+  EXPECT_THROW(embedding.forward(ids, y, context), heed::ShapeError);
 }
 
 TEST(Embedding, ThePaddingRowStartsWithZeros) {

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 """check_headers.py INCLUDE_DIR: the rules that the headers of heed keep.
 
-- Each layer includes only itself and the layers to its left; within a layer no header includes itself round a circle.
+- Each layer includes only itself and the layers to its left; no header and no directory includes itself round a circle.
 - Apart from heed, only Eigen/Core and the standard library are included, with few named exceptions.
-- Every header starts with its license and #pragma once, and heed.hpp or inspect.hpp leads to every header.
+- Every header starts with its license and #pragma once, and one directly in heed/, as heed.hpp, leads to it.
 
 A header longer than 500 lines is reported; that is advice, not an error.
 """
@@ -13,15 +13,14 @@ import pathlib
 import re
 import sys
 
-LAYERS = ["core", "mask", "attention", "nn", "io", "train", "inspect"]
+LAYERS = ["core", "mask", "attention", "nn", "io", "train", "inspect", "compiled"]
 
-# The headers that users include; together they lead to every other.
-UMBRELLAS = ["heed.hpp", "inspect.hpp"]
-
-# What else the headers of one path may include: the machine's instructions in one place, the system's memory mapping.
+# What else the headers of one path may include: the machine's instructions in one place, the system's memory mapping,
+# what the build of heed::compiled writes.
 EXTRA_INCLUDES = {
     "core/simd.hpp": {"immintrin.h", "arm_neon.h"},
     "io/": {"fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"},
+    "compiled/": {"heed_compiled_abi.hpp"},
 }
 
 # Of C++20, what libstdc++ 12 has.
@@ -77,6 +76,22 @@ def reachable(start, graph):
     return seen
 
 
+def in_circles(graph):
+    """The nodes that lead back to themselves."""
+    return [node for node, targets in graph.items() if any(node in reachable(target, graph) for target in targets)]
+
+
+def by_directory(graph):
+    """Which directory includes which others. One inside another is a part of it: these may include each other."""
+    directories = {pathlib.PurePosixPath(header).parent: set() for header in graph}
+    for header, targets in graph.items():
+        directory = pathlib.PurePosixPath(header).parent
+        for other in {pathlib.PurePosixPath(target).parent for target in targets}:
+            if not directory.is_relative_to(other) and not other.is_relative_to(directory):
+                directories[directory].add(other)
+    return directories
+
+
 def main():
     root = pathlib.Path(sys.argv[1]) / "heed"
     headers = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.hpp")}
@@ -100,11 +115,10 @@ def main():
                 graph[header].append(target.removeprefix("heed/"))
 
     if not errors:
-        for header, targets in graph.items():
-            if any(header in reachable(target, graph) for target in targets):
-                errors.append(f"{header}: includes itself in a circle")
-        forgotten = set(headers).difference(*(reachable(start, graph) for start in UMBRELLAS if start in graph))
-        errors.extend(f"{header}: no umbrella header leads to it" for header in sorted(forgotten))
+        errors.extend(f"{header}: includes itself in a circle" for header in in_circles(graph))
+        errors.extend(f"{folder}/: its headers include it in a circle" for folder in in_circles(by_directory(graph)))
+        found = set().union(*(reachable(header, graph) for header in headers if layer_of(header) is None))
+        errors.extend(f"{header}: no header of heed/ leads to it" for header in sorted(set(headers) - found))
 
     for line in advice:
         print(f"advice: {line}")

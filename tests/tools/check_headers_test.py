@@ -59,9 +59,15 @@ class CheckHeaders(unittest.TestCase):
         self.assert_refused("circle", core__tensor="#include <heed/core/error.hpp>\n",
                             core__error="#include <heed/core/tensor.hpp>\n")
 
-    def test_refuses_a_header_that_the_umbrellas_forget(self):
-        self.assert_refused("mask/sparse.hpp: no umbrella header leads to it", mask__sparse="")
-        self.assertEqual(check(mask__sparse="", inspect="#include <heed/mask/sparse.hpp>\n")[0], 0)
+    def test_refuses_a_circle_of_directories(self):
+        self.assert_refused("mask/a/: its headers include it in a circle",
+                            mask__basic="#include <heed/mask/a/one.hpp>\n#include <heed/core/tensor.hpp>\n",
+                            mask__a__one="#include <heed/mask/b/one.hpp>\n", mask__a__two="",
+                            mask__b__one="#include <heed/mask/a/two.hpp>\n")
+
+    def test_refuses_a_header_that_nothing_leads_to(self):
+        self.assert_refused("mask/sparse.hpp: no header of heed/ leads to it", mask__sparse="")
+        self.assertEqual(check(mask__sparse="", other="#include <heed/mask/sparse.hpp>\n")[0], 0)
 
     def test_refuses_an_unknown_directory(self):
         self.assert_refused("heed/util is no layer", util__misc="")

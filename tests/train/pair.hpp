@@ -14,7 +14,7 @@
 
 namespace heed_test {
 
-/// A vector and a matrix with random values and, on request, random gradients.
+/// A vector and a matrix, with random values and, when asked for, random gradients.
 template <class T>
 struct Pair {
   explicit Pair(heed::Index n = 3000) : first(n), second(7, 9) { layer_checks::fill_parameters<T>(*this, 4); }
@@ -29,8 +29,10 @@ struct Pair {
     f("second", second);
   }
   void set_gradients(std::uint64_t seed) {
-    layer_checks::copy(layer_checks::random_tensor<T, 1>({first.size()}, seed), first.grad());
-    layer_checks::copy(layer_checks::random_tensor<T, 1>({second.size()}, seed + 1), second.grad());
+    const auto a = layer_checks::random_tensor<T, 1>({first.size()}, seed);
+    const auto b = layer_checks::random_tensor<T, 1>({second.size()}, seed + 1);
+    layer_checks::copy(a.view(), first.grad());
+    layer_checks::copy(b.view(), second.grad());
   }
   heed::Parameter<T> first, second;
 };

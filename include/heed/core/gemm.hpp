@@ -18,6 +18,7 @@
 #include <heed/core/gemm/epilogue.hpp>
 #include <heed/core/gemm/packing.hpp>
 #include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/isa.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 
@@ -106,7 +107,7 @@ void gemm(std::type_identity_t<TensorView<const T, 2>> a, std::type_identity_t<T
 
   // Few rows use a packed panel once: it should still be in the first caches. Many rows also read a again for every
   // group of panels.
-  const Index most_bytes = m <= kTile.rows ? Index{1} << 18 : Index{1} << 22;
+  const Index most_bytes = m <= kIsa.product_rows ? Index{1} << 18 : Index{1} << 22;
   const Index panel_size = k * kPanelWidth<T>, all = panel_count<T>(n);
   const Index group = std::clamp<Index>(most_bytes / (panel_size * static_cast<Index>(sizeof(T))), 1, all);
   const Workspace::Frame frame(context.workspace());

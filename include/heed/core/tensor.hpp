@@ -11,7 +11,6 @@
 #include <limits>
 #include <memory>
 #include <new>
-#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -410,19 +409,19 @@ struct DistanceTerm {
 
 /// Whether terms can sum to `target`, by trying the x of the largest step that the other terms leave possible. Views of
 /// one buffer leave one or two at each step. True also when more than `work` tries would be needed.
-inline bool can_reach(std::span<const DistanceTerm> terms, Index target, int& work) {
-  if (terms.empty()) return target == 0;
+inline bool can_reach(const DistanceTerm* terms, const DistanceTerm* end, Index target, int& work) {
+  if (terms == end) return target == 0;
   if (--work < 0) return true;
-  const DistanceTerm& term = terms[0];
+  const DistanceTerm& term = *terms++;
   Index low = target, high = target;
-  for (const DistanceTerm& other : terms.subspan(1)) {
-    low -= other.step * other.high;
-    high -= other.step * other.low;
+  for (const DistanceTerm* other = terms; other != end; ++other) {
+    low -= other->step * other->high;
+    high -= other->step * other->low;
   }
   const auto floor = [&](Index n) { return n / term.step - (n % term.step < 0); };
   const Index last = std::min(term.high, floor(high));
   for (Index x = std::max(term.low, -floor(-low)); x <= last; ++x) {
-    if (can_reach(terms.subspan(1), target - term.step * x, work)) return true;
+    if (can_reach(terms, end, target - term.step * x, work)) return true;
   }
   return false;
 }
@@ -464,7 +463,8 @@ bool may_overlap(const TensorView<A, Rank>& a, const TensorView<B, Rank>& b) {
   add(1, 1, -1, a_size);
   add(1, 1, 1, b_size);
   int work = 1000;
-  return can_reach({terms.data(), count}, whole ? distance / static_cast<Index>(sizeof(A)) : distance, work);
+  return can_reach(terms.data(), terms.data() + count, whole ? distance / static_cast<Index>(sizeof(A)) : distance,
+                   work);
 }
 
 }  // namespace detail

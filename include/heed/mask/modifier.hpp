@@ -31,6 +31,7 @@
 #include <heed/core/dual.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/concept.hpp>
 

@@ -3,19 +3,19 @@
 
 /// @file
 /// Activations as layers (ReLU, GELU, GELUTanh, SiLU) and as functions (relu, gelu, gelu_tanh, silu) of any TensorLike.
-/// core/vec_math.hpp has the formulas and their errors, nn/activation_backward.hpp the derivatives.
+/// The formulas and their errors stand in core/activation.hpp, the derivatives in nn/activation_backward.hpp.
 
 #include <algorithm>
 #include <concepts>
 #include <string_view>
 #include <type_traits>
 
+#include <heed/core/activation.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/core/vec_math.hpp>
 #include <heed/nn/activation_backward.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>

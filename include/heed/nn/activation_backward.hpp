@@ -8,6 +8,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include <heed/core/activation.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>

@@ -8,12 +8,12 @@
 #include <optional>
 #include <string_view>
 
+#include <heed/core/activation.hpp>
 #include <heed/core/buffer.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/core/vec_math.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/nn/activation.hpp>
 #include <heed/nn/activation_backward.hpp>

@@ -10,17 +10,13 @@
 
 #include <heed/core/config.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// 1 / (1 + e^-x); 0 at -inf, 1 at inf, NaN stays NaN.
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> sigmoid(Vec<T> x) {
-  return Vec<T>(T(1)) / (exp2(x * Vec<T>(-kLog2E<T>)) + Vec<T>(T(1)));
-}
 /// The derivatives of sigmoid and tanh from their results.
 template <class T>
 HEED_ALWAYS_INLINE Vec<T> sigmoid_slope(Vec<T> s) {

@@ -18,6 +18,7 @@
 #include <heed/core/error.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>

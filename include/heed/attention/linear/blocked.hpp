@@ -269,7 +269,7 @@ class LinearChunk {
   /// of the product and added by themselves.
   template <class RowsThatSee>
   void add_pairs(const ConstView& pairs, const ConstView& x, const View& c, RowsThatSee&& rows_that_see) const {
-    if (all_finite<A>(x)) return product_.run(pairs, x, c, true);
+    if (!has_non_finite(x.data(), x.stride(0), x.extent(0), x.extent(1))) return product_.run(pairs, x, c, true);
     const View clean{clean_, x.extents()};
     for (Index i = 0; i < x.extent(0); ++i) {
       for (Index d = 0; d < x.extent(1); ++d) clean(i, d) = std::isfinite(x(i, d)) ? x(i, d) : A(0);

@@ -18,6 +18,7 @@
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/concept.hpp>
 

@@ -19,8 +19,10 @@
 #include <heed/attention/softmax/lane_kernels.hpp>
 #include <heed/attention/softmax/lane_mask.hpp>
 #include <heed/core/config.hpp>
+#include <heed/core/isa.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -50,13 +52,6 @@ struct BackwardProblem : AttentionTerms<A> {
   Index dk_row_stride() const { return whole_registers<A>(this->shape.Dk); }
   Index dv_row_stride() const { return whole_registers<A>(this->shape.Dv); }
 };
-
-/// How many rows and registers of columns of the sums dk, dv a register tile has.
-#if defined(EIGEN_VECTORIZE_AVX512) || defined(EIGEN_VECTORIZE_NEON)
-inline constexpr int kOuterRows = 6, kOuterColumns = 4;
-#else
-inline constexpr int kOuterRows = 6, kOuterColumns = 2;
-#endif
 
 template <class A>
 class BackwardTile {
@@ -350,8 +345,8 @@ class BackwardTile {
                                          const int* key, int n, A* sums) {
     if (!sums) return;
     Index d = 0;
-    for (; d + kOuterColumns * width <= row_stride; d += kOuterColumns * width) {
-      add_product_columns<kOuterColumns>(factors, block_count, count, rows + d, row_stride, key, n, sums + d);
+    for (; d + kIsa.outer_columns * width <= row_stride; d += kIsa.outer_columns * width) {
+      add_product_columns<kIsa.outer_columns>(factors, block_count, count, rows + d, row_stride, key, n, sums + d);
     }
     for (; d < row_stride; d += width)
       add_product_columns<1>(factors, block_count, count, rows + d, row_stride, key, n, sums + d);
@@ -360,8 +355,9 @@ class BackwardTile {
   static HEED_ALWAYS_INLINE void add_product_columns(const A* factors, int block_count, int count, const A* rows,
                                                      Index row_stride, const int* key, int n, A* sums) {
     int r = 0;
-    for (; r + kOuterRows <= n; r += kOuterRows) {
-      add_product_rows<kOuterRows, Columns>(factors + r * lanes, block_count, count, rows, row_stride, key + r, sums);
+    for (; r + kIsa.outer_rows <= n; r += kIsa.outer_rows) {
+      add_product_rows<kIsa.outer_rows, Columns>(factors + r * lanes, block_count, count, rows, row_stride, key + r,
+                                                 sums);
     }
     for (; r + 2 <= n; r += 2) {
       add_product_rows<2, Columns>(factors + r * lanes, block_count, count, rows, row_stride, key + r, sums);

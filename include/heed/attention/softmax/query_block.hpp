@@ -19,6 +19,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -12,6 +12,7 @@
 #include <heed/core/gemm/micro_kernel.hpp>
 #include <heed/core/gemm/packing.hpp>
 #include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/isa.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/tensor.hpp>
 
@@ -92,7 +93,7 @@ class Multiplication {
   Rows rows_of(Index block) const {
     const Index first = part_begin(product_.rows(), row_blocks_, block);
     const Index count = part_begin(product_.rows(), row_blocks_, block + 1) - first;
-    return {first, count, (count + kTile.rows - 1) / kTile.rows};
+    return {first, count, (count + kIsa.product_rows - 1) / kIsa.product_rows};
   }
   bool shared() const { return panel_ranges_ > 1; }
   T* shared_rows(const Rows& rows, Index d) const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "common/instances.hpp"
+#include <heed/compiled/attention.hpp>
 
 namespace heed::detail {
 
-HEED_TEST_KERNELS(template);
+HEED_COMPILED_ATTENTION(template);
 
 }  // namespace heed::detail
