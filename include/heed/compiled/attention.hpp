@@ -24,6 +24,7 @@
   HEED_COMPILED_DECODE(declaration, float, half);                                                \
   HEED_COMPILED_DECODE(declaration, float, bfloat16);                                            \
   HEED_COMPILED_DECODE(declaration, double, double)
+/// The part of it for queries and sums in A, keys and values in S.
 #define HEED_COMPILED_DECODE(declaration, A, S)                                              \
   declaration void run_decode<A, S>(const BlockedProblem<A>&, const TensorView<const S, 4>&, \
                                     const TensorView<const S, 4>&, Context&)
