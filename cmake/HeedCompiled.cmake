@@ -8,7 +8,7 @@ set_target_properties(heed_compiled PROPERTIES EXPORT_NAME compiled POSITION_IND
 target_link_libraries(heed_compiled PUBLIC heed)
 target_compile_definitions(heed_compiled PUBLIC HEED_COMPILED)
 
-# An object file of its own, so that the header can be written before anything that includes it is compiled.
+# A separate object file, so that the header can be written before anything that includes it is compiled.
 add_library(heed_compiled_abi OBJECT src/abi.cpp)
 target_link_libraries(heed_compiled_abi PRIVATE heed)
 target_compile_options(heed_compiled_abi PRIVATE -fno-lto)  # under which the text could not be found

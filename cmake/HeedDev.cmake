@@ -5,7 +5,7 @@ add_library(heed_dev INTERFACE)
 target_link_libraries(heed_dev INTERFACE heed::heed)
 target_compile_options(heed_dev INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wshadow
-  # g++ 12 takes the undefined operands in its own AVX-512 headers for a mistake (GCC bug 105593).
+  # g++ 12 warns about undefined operands in its AVX-512 headers (GCC bug 105593).
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-maybe-uninitialized>
   $<$<BOOL:${HEED_WERROR}>:-Werror>
   $<$<BOOL:${HEED_NATIVE}>:-march=native>)
@@ -16,7 +16,7 @@ if(HEED_SANITIZE)
   set(sanitizer_flags -fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   # Kernels are made of many small inlined functions, in which these checks alone multiply the time to compile by four.
   # A null pointer stops the program anyway; what object-size looks for, the address sanitizer finds.
-  # What is found traps, and the tests let the address sanitizer tell where (HeedTests.cmake): telling what it was, too,
+  # A finding traps, and the address sanitizer reports the place (HeedTests.cmake). A report of the kind of mistake, too,
   # would take a call with its operands at each place.
   if("undefined" IN_LIST HEED_SANITIZE)
     list(APPEND sanitizer_flags -fno-sanitize=null,object-size -fsanitize-undefined-trap-on-error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# How a directory of test sources becomes executables and CTest tests.
+# Makes executables and CTest tests of a directory of test sources.
 
 # heed_add_test_executable(<name> LAYER <layer> LABEL <label> SOURCES <source>... [LIBRARIES <library>...])
 # Without sources, and without those in HEED_LEFT_OUT, there is no executable.
@@ -25,7 +25,7 @@ function(heed_add_test_executable name)
   endif()
   if(HEED_SANITIZE OR CMAKE_CROSSCOMPILING)
     # Starting a program under a sanitizer or an emulator takes longer than most of its tests, so that a few processes
-    # share them. Each names the test that failed; handle_sigill tells the place of a trap, which undefined behaviour
+    # share them. Each names the test that failed; handle_sigill reports the place of a trap, which undefined behavior
     # ends in.
     set(processes 4)
     foreach(process RANGE 1 ${processes})

@@ -110,9 +110,9 @@ std::array<Cost, 2> step_costs(int layers, int repeats) {
   heed::Random random(1);
   encoder.initialize(random);
   heed::Tensor<float, 3> x(B, L, E), y(B, L, E), dy(B, L, E), dx(B, L, E);
-  const heed::Philox random(1, 1);
+  const heed::Philox philox(1, 1);
   for (heed::Index i = 0; i < x.size(); ++i) {
-    x.data()[i] = static_cast<float>(random.normal(static_cast<std::uint64_t>(i)));
+    x.data()[i] = static_cast<float>(philox.normal(static_cast<std::uint64_t>(i)));
     dy.data()[i] = 1;
   }
   std::array<heed::Encoder<float>::Cache, 2> caches;

@@ -4,7 +4,7 @@
 
 Measures CPU time (less disturbed by other programs than wall time) and peak memory of compiling small files, medians of
 several runs, and the code size of their objects:
-  including heed/heed.hpp, beside including Eigen/Core
+  including heed/heed.hpp, and including Eigen/Core
   one call of attention<float> at -O2
   each further mask in the same file: the difference between a file with several masks and one with a single one
 Exits with 1 when a limit is exceeded.
@@ -60,7 +60,7 @@ def eigen_flags():
 
 
 class Compiler:
-    """Compiles files that use heed, in a directory of their own."""
+    """Compiles files that use heed, in a separate directory."""
 
     def __init__(self, compiler, runs, directory):
         root = pathlib.Path(__file__).resolve().parents[2]

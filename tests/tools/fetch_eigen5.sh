@@ -4,7 +4,7 @@
 # Quick when they are there already. Exits with 77 (CTest: skipped) when they can't be fetched.
 #
 # The headers come from a Python wheel, because a package index is reachable in more places than Eigen's own server.
-# Its tag is fixed, so that every Python fetches the very file whose hash stands here.
+# Its tag is fixed, so that every Python fetches the file with this hash.
 set -eu
 
 prefix=$1
@@ -13,7 +13,7 @@ hash=sha256:5a34a04a6039e067b7fe5ed4b876522fdbab81383b2f9286e94e45e15ae50676
 
 [ -e "$prefix/share/eigen3/cmake/Eigen3Config.cmake" ] && exit 0
 
-# Everything is made beside its place and moved there in one step: several tests may ask for it at the same time.
+# The files are moved to their place in one step, since several tests may run this at the same time.
 mkdir -p "$(dirname "$prefix")"
 work=$(mktemp -d "$prefix.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -18,6 +18,7 @@
   HEED_COMPILED_FORWARD(declaration, double, double);                                                \
   declaration void softmax_attention_backward<float>(const AttentionBackwardCall<float>&, Context&); \
   declaration void softmax_attention_backward<double>(const AttentionBackwardCall<double>&, Context&)
+/// The part of it for queries in T, keys and values in S.
 #define HEED_COMPILED_FORWARD(declaration, T, S)                                                           \
   declaration void run_softmax<T, S>(const AttentionTensors<T, S>&, const AttentionShape&, const MaskRef&, \
                                      const ModifierRef<T>&, const AttentionOptions&, const DropoutPattern&, Context&)

@@ -21,5 +21,6 @@
 #endif
 
 #if !defined(HEED_USES_COMPILED)
+/// 1 where the instances of heed::compiled are used, else 0.
 #define HEED_USES_COMPILED 0
 #endif
