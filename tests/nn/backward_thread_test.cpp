@@ -55,6 +55,7 @@ TEST(ActivationBackward, ThreadsChangeNothing) {
 
 TEST(PositionsBackward, ThreadsChangeNothing) {
   heed::LearnedPositions<float> learned({.length = 300, .embed_dim = 96});
+  fill_parameters<float>(learned, 3);
   expect_same_backward_for_any_threads<float>(learned, {2, 300, 96});
 }
 
@@ -71,6 +72,7 @@ TEST(EmbeddingBackward, ThreadsAndStridesChangeNothing) {
   Tensor<float, 3> y(4, 100, width);
   const auto gradient = [&](const TensorView<const float, 3>& errors, Context& context) {
     Embedding<float> layer({.vocab_size = 30, .embed_dim = width});
+    fill_parameters<float>(layer, 3);
     Embedding<float>::Cache cache;
     layer.forward(ids, y.view(), cache, context);
     layer.backward(errors, cache, context);

@@ -189,7 +189,7 @@ class AnyAttention {
   detail::AnyModifier<A> modifier_ = detail::AnyModifier<A>(NoModifier{});
   AttentionOptions options_;
   const Functions* functions_ = nullptr;
-  detail::InlineValue<192> kind_;
+  detail::InlineValue<256> kind_;
 };
 
 /// What a backward pass needs of a forward pass: the attention value, the inputs and the output (borrowed: they must
