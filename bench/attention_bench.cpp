@@ -37,7 +37,7 @@ void run(benchmark::State& state, heed::Path path, const M& mask) {
   heed::Context context;
   context.path = path;
   for (auto _ : state) {
-    heed::attention_into(out, q, k, v, mask, heed::NoModifier{}, heed::AttentionOptions{}, context);
+    heed::attention_into(out, q, k, v, mask, context);
     benchmark::DoNotOptimize(out.data());
   }
   state.counters["GFLOP/s"] =

@@ -53,7 +53,7 @@ class Attention final : public Workload {
   void run(heed::Context& context) override {
     const Attention& inputs = *this;
     heed::attention_into(heads(out_.view()), heads(inputs.q_.view()), heads(inputs.k_.view()), heads(inputs.v_.view()),
-                         mask_, modifier_, heed::AttentionOptions{}, context);
+                         mask_, modifier_, context);
     touch(out_.data());
   }
 

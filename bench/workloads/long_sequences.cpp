@@ -65,7 +65,7 @@ template <heed::Mask M>
 NamedWorkload masked(const std::string& mechanism, int length, double pairs, const M& mask) {
   return workload(mechanism, length, 4. * kWidth * pairs,
                   [mask](Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v, heed::Context& context) {
-                    heed::attention_into(out, q, k, v, mask, heed::NoModifier{}, {}, context);
+                    heed::attention_into(out, q, k, v, mask, context);
                   });
 }
 
@@ -73,7 +73,10 @@ NamedWorkload masked(const std::string& mechanism, int length, double pairs, con
 NamedWorkload linear(const std::string& mechanism, int length, bool causal) {
   return workload(mechanism, length, 4. * length * kWidth * kWidth * (causal ? 1.5 : 1),
                   [causal](Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v, heed::Context& context) {
-                    heed::linear_attention_into(out, q, k, v, {.causal = causal}, context);
+                    if (causal)
+                      heed::attention_into(out, q, k, v, heed::LinearAttention(heed::Causal{}), context);
+                    else
+                      heed::attention_into(out, q, k, v, heed::LinearAttention(), context);
                   });
 }
 
@@ -81,7 +84,10 @@ NamedWorkload segmented(const std::string& mechanism, int length, bool causal) {
   const double L = length, S = heed::default_segment(length), pairs = L * (causal ? (S + L / S) / 2 : S + L / S - 1);
   return workload(mechanism, length, 4. * kWidth * pairs,
                   [causal](Tensor& out, const Tensor& q, const Tensor& k, const Tensor& v, heed::Context& context) {
-                    heed::segmented_attention_into(out, q, k, v, {.causal = causal}, context);
+                    if (causal)
+                      heed::attention_into(out, q, k, v, heed::SegmentedAttention(heed::Causal{}), context);
+                    else
+                      heed::attention_into(out, q, k, v, heed::SegmentedAttention(), context);
                   });
 }
 

@@ -27,7 +27,8 @@ class Lstm final : public Workload {
         y_(dy_.extents()),
         dx_(x_.extents()),
         trains_(trains) {
-    layer_.initialize(42);
+    heed::Random random(42);
+    layer_.initialize(random);
     if (!trains_) layer_.pack();
   }
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <heed/attention/backward.hpp>
+#include <heed/attention/attention.hpp>
 #include <heed/io/safetensors.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/modifier.hpp>
@@ -35,11 +35,10 @@ class AttentionStep final : public Workload {
 
   void run(heed::Context& context) override {
     const heed::AttentionOptions options;
-    heed::attention_into(out_, q_, k_, v_, mask_, heed::NoModifier{}, options, cache_, context);
+    heed::attention_into(out_, q_, k_, v_, mask_, options, cache_, context);
     const Index B = q_.extent(0);
     const auto part = [&](Index i) { return gradients_.view().slice(0, i * B, B); };
-    heed::attention_backward_into(heed::AttentionGradients<float>{part(0), part(1), part(2)}, dout_, out_, q_, k_, v_,
-                                  mask_, heed::NoModifier{}, options, cache_, context);
+    heed::attention_backward_into(heed::AttentionGradients<float>{part(0), part(1), part(2)}, dout_, cache_, context);
     touch(gradients_.data());
   }
 

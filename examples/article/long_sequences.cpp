@@ -64,9 +64,7 @@ using Call = std::function<void(Inputs&, heed::Context&)>;
 
 template <class Mask>
 Call masked(const Mask& mask) {
-  return [mask](Inputs& x, heed::Context& context) {
-    heed::attention_into(x.out, x.q, x.k, x.v, mask, heed::NoModifier{}, {}, context);
-  };
+  return [mask](Inputs& x, heed::Context& context) { heed::attention_into(x.out, x.q, x.k, x.v, mask, context); };
 }
 
 template <class Run>
@@ -92,8 +90,11 @@ void measure(article::Report& report) {
       {"window", masked(heed::Window(128, 128))},
       {"strided", masked(heed::Strided(64, 64))},
       {"segmented",
-       [](Inputs& x, heed::Context& c) { heed::segmented_attention_into(x.out, x.q, x.k, x.v, {.segment = 128}, c); }},
-      {"linear", [](Inputs& x, heed::Context& c) { heed::linear_attention_into(x.out, x.q, x.k, x.v, {}, c); }}};
+       [](Inputs& x, heed::Context& c) {
+         heed::attention_into(x.out, x.q, x.k, x.v, heed::SegmentedAttention(heed::Segment{128}), c);
+       }},
+      {"linear",
+       [](Inputs& x, heed::Context& c) { heed::attention_into(x.out, x.q, x.k, x.v, heed::LinearAttention(), c); }}};
   std::vector<examples::Curve> times{{"naive", {}}}, memory{{"naive", {}}};
   std::vector<std::string> columns{"L", "naive"};
   for (const auto& [name, call] : paths) {

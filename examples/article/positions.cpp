@@ -10,6 +10,7 @@
 
 #include <heed/core/random.hpp>
 #include <heed/nn/positional.hpp>
+#include <heed/nn/rotary.hpp>
 
 #include "common/claim.hpp"
 #include "common/models.hpp"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <heed/nn/encoder_layer.hpp>
+#include <heed/nn/transformer_layer.hpp>
 
 #include "common/claim.hpp"
 #include "common/models.hpp"

@@ -74,7 +74,7 @@ MiniLm::MiniLm(const std::filesystem::path& model_directory)
   const auto types = file.read<float, 2>(kTokenTypes);
   HEED_CHECK(types.extent(1) == kWidth && types.extent(0) > 0, FormatError, "MiniLm: file ", file.file(), ": ",
              kTokenTypes, " has shape ", types.extents(), " but needs (2, ", kWidth, ")");
-  const auto positions = positions_.weight().mutable_matrix();
+  const auto positions = positions_.weight.mutable_matrix();
   for (int position = 0; position < kPositions; ++position) {
     for (int e = 0; e < kWidth; ++e) positions(position, e) += types(0, e);
   }

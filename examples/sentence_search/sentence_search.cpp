@@ -158,10 +158,7 @@ void draw_attention(const Options& options, const WordPiece& tokenizer, const Mi
   std::vector<std::string> labels;
   for (const int id : ids) labels.push_back(tokenizer.token(id));
 
-  heed::Recorder recorder;
-  context.observer = &recorder;
-  model.embed({&ids, 1}, context);
-  context.observer = nullptr;
+  const heed::Recorder recorder = heed::record(context, [&] { model.embed({&ids, 1}, context); });
   if (!options.heatmap.empty()) {
     heed::save_heatmap(
         options.heatmap, recorder.of(MiniLm::attention_name(options.layer)).weights.view()[0][options.head], labels,

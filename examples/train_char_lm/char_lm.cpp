@@ -25,7 +25,7 @@ heed::EncoderOptions block_options(const CharLmOptions& options) {
                     .num_heads = options.num_heads,
                     .norm_placement = heed::NormPlacement::Pre,
                     .activation = heed::Activation::GELU,
-                    .rotary = heed::RotaryEmbeddingOptions{}},
+                    .rotary = {}},
           .final_norm = true};
 }
 
@@ -57,9 +57,10 @@ CharLm::CharLm(const CharLmOptions& options)
       head_({.in_features = options.embed_dim, .out_features = options.alphabet}) {}
 
 void CharLm::initialize(std::uint64_t seed) {
-  embedding_.initialize(heed::Philox(seed, heed::init::stream("embedding.weight")), 0.1);
-  blocks_.initialize(seed, "blocks");
-  head_.initialize(seed, "head");
+  heed::Random random(seed);
+  embedding_.initialize(random, "embedding", 0.1);
+  blocks_.initialize(random, "blocks");
+  head_.initialize(random, "head");
 }
 
 void CharLm::forward(TensorView<const int, 2> ids, TensorView<float, 3> logits, Cache& cache, Context& context) const {
@@ -82,7 +83,7 @@ void CharLm::backward(TensorView<const float, 3> dlogits, Cache& cache, Context&
   const TensorView<float, 3> d_encoded = examples::sized(cache.d_encoded, cache.encoded.extents());
   const TensorView<float, 3> d_embedded = examples::sized(cache.d_embedded, cache.encoded.extents());
   head_.backward(dlogits, d_encoded, cache.head, context);
-  blocks_.backward(d_encoded, heed::Causal{}, d_embedded, cache.blocks, context);
+  blocks_.backward(d_encoded, d_embedded, cache.blocks, context);
   embedding_.backward(d_embedded, cache.embedding, context);
 }
 

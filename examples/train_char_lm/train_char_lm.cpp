@@ -188,10 +188,8 @@ void write_page(const Training& training, const Corpus& corpus, std::vector<int>
   const auto length = static_cast<heed::Index>(seen);
   heed::Tensor<float, 3> logits(1, length, training.model().options().alphabet);
   CharLm::Cache cache;
-  heed::Recorder recorder;
-  context.observer = &recorder;
-  training.model().forward({sample.data(), {1, length}}, logits, cache, context);
-  context.observer = nullptr;
+  const heed::Recorder recorder =
+      heed::record(context, [&] { training.model().forward({sample.data(), {1, length}}, logits, cache, context); });
   heed::save_attention_html(options.html, recorder,
                             {.title = "What the characters attend to", .labels = {{.queries = labels}}});
 }

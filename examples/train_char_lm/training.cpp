@@ -141,7 +141,7 @@ double Training::step() {
     const heed::ActivationCheckpoint before(context);
     const auto forward = [&] { model_.forward(batch_.ids, logits, cache_, context); };
     forward();
-    const heed::Loss result = heed::cross_entropy(logits, batch_.targets, logits, {}, context);
+    const heed::Loss result = heed::cross_entropy(logits, batch_.targets, logits, context);
     heed::require_finite(result.value, before, context, forward);
     return result;
   });
@@ -150,9 +150,8 @@ double Training::step() {
     model_.backward(logits, cache_, context);
   });
   timer_.time(Phase::Step, [&] {
-    heed::clip_grad_norm(optimizer_.parameters(), settings_.clip, context);
     optimizer_.set_learning_rate(schedule_(steps()));
-    optimizer_.step(context);
+    optimizer_.step(context, {.clip = settings_.clip});
   });
   context.training = false;
   losses_.push_back(loss.value);

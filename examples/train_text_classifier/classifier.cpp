@@ -51,10 +51,11 @@ Classifier::Classifier(const ClassifierOptions& options)
       head_({.in_features = options.embed_dim, .out_features = options.classes}) {}
 
 void Classifier::initialize(std::uint64_t seed) {
-  embedding_.initialize(heed::Philox(seed, heed::init::stream("embedding.weight")), 0.1);
-  positions_.initialize(heed::Philox(seed, heed::init::stream("positions.weight")));
-  blocks_.initialize(seed, "blocks");
-  head_.initialize(seed, "head");
+  heed::Random random(seed);
+  embedding_.initialize(random, "embedding", 0.1);
+  positions_.initialize(random, "positions");
+  blocks_.initialize(random, "blocks");
+  head_.initialize(random, "head");
 }
 
 void Classifier::forward(TensorView<const int, 2> ids, TensorView<float, 3> logits, Cache& cache,
@@ -90,7 +91,7 @@ void Classifier::backward(TensorView<const float, 3> dlogits, Cache& cache, Cont
       d_encoded[b].slice(0, l, 1).matrix() = d_pooled.matrix(b) / static_cast<float>(extents[1]);
     }
   }
-  blocks_.backward(d_encoded, heed::NoMask{}, d_embedded, cache.blocks, context);
+  blocks_.backward(d_encoded, d_embedded, cache.blocks, context);
   positions_.backward(d_embedded, d_embedded, cache.positions, context);
   embedding_.backward(d_embedded, cache.embedding, context);
 }
@@ -115,7 +116,7 @@ std::vector<double> train(Classifier& model, const Passages& passages, const Tra
       const heed::ActivationCheckpoint before(context);
       const auto forward = [&] { model.forward(batch.ids, logits, cache, context); };
       forward();
-      const heed::Loss result = heed::cross_entropy(logits, batch.labels, logits, {}, context);
+      const heed::Loss result = heed::cross_entropy(logits, batch.labels, logits, context);
       heed::require_finite(result.value, before, context, forward);
       return result;
     });
@@ -124,9 +125,8 @@ std::vector<double> train(Classifier& model, const Passages& passages, const Tra
       model.backward(logits, cache, context);
     });
     timer.time(Phase::Step, [&] {
-      heed::clip_grad_norm(optimizer.parameters(), options.clip, context);
       optimizer.set_learning_rate(schedule(step));
-      optimizer.step(context);
+      optimizer.step(context, {.clip = options.clip});
     });
     losses.push_back(loss.value);
     after_step(loss.value);
@@ -154,7 +154,7 @@ Evaluation evaluate(const Classifier& model, const Passages& passages, Context& 
       ++result.confusion(batch.labels(b, 0), taken_for);
       right += taken_for == batch.labels(b, 0);
     }
-    result.loss += heed::cross_entropy(scores, batch.labels, {}, context).value * static_cast<double>(count);
+    result.loss += heed::cross_entropy(scores, batch.labels, context).value * static_cast<double>(count);
   }
   result.loss /= static_cast<double>(total);
   result.accuracy = static_cast<double>(right) / static_cast<double>(total);

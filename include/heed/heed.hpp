@@ -2,10 +2,9 @@
 #pragma once
 
 /// @file
-/// Everything of heed that needs Eigen and the standard library alone.
+/// Includes all of heed except heed/inspect.hpp.
 
 #include <heed/attention/attention.hpp>
-#include <heed/attention/backward.hpp>
 #include <heed/attention/linear/linear.hpp>
 #include <heed/attention/segmented/segmented.hpp>
 #include <heed/compiled.hpp>
@@ -13,14 +12,9 @@
 #include <heed/core/parallel.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/inspect/diagnostics.hpp>
-#include <heed/inspect/grid.hpp>
-#include <heed/inspect/heatmap.hpp>
-#include <heed/inspect/html.hpp>
-#include <heed/inspect/lint.hpp>
-#include <heed/inspect/png.hpp>
-#include <heed/inspect/recorder.hpp>
 #include <heed/io/name_map.hpp>
+#include <heed/mask/any_mask.hpp>
+#include <heed/mask/bias.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/mask/modifier.hpp>
@@ -31,13 +25,17 @@
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/feed_forward.hpp>
+#include <heed/nn/heads.hpp>
 #include <heed/nn/init.hpp>
+#include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
+#include <heed/nn/module.hpp>
 #include <heed/nn/multi_head_attention.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/parameter.hpp>
 #include <heed/nn/positional.hpp>
 #include <heed/nn/recurrent.hpp>
+#include <heed/nn/rotary.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 #include <heed/train/checkpoint.hpp>

@@ -36,7 +36,7 @@ class Contract : public ::testing::TestWithParam<heed::Path> {
     };
     std::vector<float> out(q.size(), kNaN<float>);
     const heed::TensorView<float, 4> result(out.data(), {1, 1, static_cast<Index>(q.size()), 1});
-    heed::attention_into(result, column(q), column(k), column(v), mask, heed::NoModifier{}, options, context);
+    heed::attention_into(result, column(q), column(k), column(v), mask, options, context);
     return out;
   }
   template <class F>
@@ -66,7 +66,7 @@ TEST_P(Contract, AHiddenValueDoesNotEvenChangeTheSignOfZero) {
     heed::Tensor<float, 4> first;
     for (const float hidden : {5.0f, -5.0f, kNaN<float>, kInf<float>}) {
       for (Index d = 0; d < 35; ++d) v(0, 0, 2, d) = hidden;
-      const auto out = heed::attention(q, k, v, mask, heed::NoModifier{}, options, context);
+      const auto out = heed::attention(q, k, v, mask, options, context);
       if (first.empty()) first = out;
       for (Index d = 0; d < 35; ++d) {
         EXPECT_EQ(out(0, 0, 0, d), 0);
@@ -131,8 +131,7 @@ TEST_P(Contract, WeightsAreThoseBeforeDropout) {
   heed::Tensor<float, 4> q(1, 1, 3, 1), k(1, 1, 5, 1), v(1, 1, 5, 1);
   context.training = true;
   options.dropout = 0.5;
-  const auto [out, weights] =
-      heed::attention_with_weights(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+  const auto [out, weights] = heed::attention_with_weights(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
   for_each_element(weights.view(), [](float w) { EXPECT_NEAR(w, 0.2, 1e-7); });
 }
 
@@ -143,8 +142,7 @@ void expect_sums_in_float(heed::Context& context) {
   // 5000 equal weights: in half, a sum of ones ends at 2048; in bfloat16, at 256.
   heed::Tensor<T, 4> q(1, 1, 1, 1), k(1, 1, 5000, 1), v(1, 1, 5000, 1);
   for (int j = 0; j < 5000; ++j) v(0, 0, j, 0) = T(j % 2 ? 1 : 3);
-  const auto s =
-      heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, context);
+  const auto s = heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::NoMask{}), context);
   EXPECT_EQ(static_cast<double>(s.out(0, 0, 0, 0)), 2);
   EXPECT_EQ(s.sum(0, 0, 0), 5000);
 }
@@ -160,7 +158,7 @@ TEST_P(Contract, ScoresOf16BitElementsAreFloat) {
   q(0, 0, 0, 1) = k(0, 0, 1, 1) = heed::half(1);
   v(0, 0, 1, 0) = heed::half(1);
   options.scale = 1;
-  const auto out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+  const auto out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
   EXPECT_NEAR(static_cast<double>(out(0, 0, 0, 0)), 1 / (1 + std::exp(-1.0)), 1e-3);
 }
 
@@ -168,7 +166,7 @@ TEST_P(Contract, DoubleIsDoubleThroughout) {
   heed::Tensor<double, 4> q(1, 1, 1, 1), k(1, 1, 2, 1), v(1, 1, 2, 1);
   q(0, 0, 0, 0) = 1, k(0, 0, 1, 0) = 1e-12, v(0, 0, 1, 0) = 1;
   options.scale = 1;
-  const auto out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+  const auto out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
   EXPECT_NEAR(out(0, 0, 0, 0) - 0.5, 0.25e-12, 1e-15);
 }
 
@@ -179,8 +177,7 @@ TEST_P(Contract, LargeScoresKeepTheirSum) {
   heed::Tensor<float, 4> q(1, 1, 1, 1), k(1, 1, 2, 1), v(1, 1, 2, 1);
   q(0, 0, 0, 0) = 1024, k(0, 0, 0, 0) = 1024, k(0, 0, 1, 0) = 1024 - 3.0f / 1024;
   options.scale = 1;
-  const auto s =
-      heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+  const auto s = heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
   EXPECT_EQ(s.maximum(0, 0, 0), 0x1p20f);
   EXPECT_NEAR(s.sum(0, 0, 0), 1 + std::exp(-3.0), 1e-6);
 }
@@ -210,8 +207,7 @@ TEST_P(Contract, AHopelessKeyHasTheWeightItHas) {
   q(0, 0, 0, 0) = 1, k(0, 0, 1, 0) = -80, k(0, 0, 2, 0) = -200;
   v(0, 0, 1, 0) = 1, v(0, 0, 2, 0) = 1e38f;
   options.scale = 1;
-  const auto [out, weights] =
-      heed::attention_with_weights(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+  const auto [out, weights] = heed::attention_with_weights(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
   EXPECT_NEAR(out(0, 0, 0, 0) / std::exp(-80.0f), 1, 1e-5);
   EXPECT_EQ(weights(0, 0, 0, 2), 0);
 }
@@ -243,12 +239,11 @@ TEST_P(Contract, PaddedIsAloneUpToRounding) {
   const int lengths[] = {37, 5, 0, 70};
   const auto q = normal_tensor<float, 4>({4, 3, 70, 20}, random), k = normal_tensor<float, 4>({4, 3, 70, 20}, random);
   const auto v = normal_tensor<float, 4>({4, 3, 70, 12}, random);
-  const auto padded = heed::attention(q, k, v, AnyMask<true>(heed::Padding::queries_and_keys(lengths, lengths)),
-                                      heed::NoModifier{}, options, context);
+  const auto padded =
+      heed::attention(q, k, v, AnyMask<true>(heed::Padding::queries_and_keys(lengths, lengths)), options, context);
   for (int b = 0; b < 4; ++b) {
     const auto part = [&](const auto& x) { return x.view().slice(0, b, 1).slice(2, 0, lengths[b]); };
-    const auto alone =
-        heed::attention(part(q), part(k), part(v), AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+    const auto alone = heed::attention(part(q), part(k), part(v), AnyMask<true>(heed::NoMask{}), options, context);
     const auto d = deviation<float, float, 4>(alone.view(), part(padded));
     EXPECT_LE(d.error, 1e-6) << b;
   }
@@ -259,7 +254,7 @@ TEST_P(Contract, PrefillChunksAndStepsAgreeUpToRounding) {
   constexpr int L = 75;
   const auto q = normal_tensor<float, 4>({1, 2, L, 16}, random), k = normal_tensor<float, 4>({1, 2, L, 16}, random);
   const auto v = normal_tensor<float, 4>({1, 2, L, 16}, random);
-  const auto whole = heed::attention(q, k, v, AnyMask<true>(heed::Causal{}), heed::NoModifier{}, options, context);
+  const auto whole = heed::attention(q, k, v, AnyMask<true>(heed::Causal{}), options, context);
   for (const int step : {1, 7, 16, 64, L}) {
     for (int first = 0; first < L; first += step) {
       const int count = std::min(step, L - first), positions[] = {first};
@@ -267,7 +262,7 @@ TEST_P(Contract, PrefillChunksAndStepsAgreeUpToRounding) {
       const auto keys = k.view().slice(2, 0, first + count), values = v.view().slice(2, 0, first + count);
       for (const auto& mask :
            {AnyMask<true>(heed::Causal::from(positions)), AnyMask<true>(heed::Causal::bottom_right())}) {
-        const auto out = heed::attention(chunk, keys, values, mask, heed::NoModifier{}, options, context);
+        const auto out = heed::attention(chunk, keys, values, mask, options, context);
         const auto d = deviation<float, float, 4>(out.view(), whole.view().slice(2, first, count));
         EXPECT_LE(d.error, 1e-6) << step << " from " << first;
       }
@@ -289,8 +284,8 @@ TEST_P(Contract, WhatThePairsAreMadeOfDoesNotMatter) {
       const auto shape = heed::AttentionShape{.B = 1, .H = 1, .G = 1, .Lq = 333, .Lk = 333, .Dk = 1, .Dv = 1};
       const auto bound = heed::bind(mask, shape);
       const auto told = pairs([&](int b, int h, int i, int j) { return heed::is_visible(bound, b, h, i, j); });
-      const auto by_ranges = heed::attention(q, k, k, mask, heed::NoModifier{}, options, context);
-      const auto by_pairs = heed::attention(q, k, k, told, heed::NoModifier{}, options, context);
+      const auto by_ranges = heed::attention(q, k, k, mask, options, context);
+      const auto by_pairs = heed::attention(q, k, k, told, options, context);
       EXPECT_TRUE(same_bits(by_ranges, by_pairs)) << width;
     }
   }
@@ -301,9 +296,7 @@ TEST_P(Contract, WhatThePairsAreMadeOfDoesNotMatter) {
 TEST_P(Contract, EachCallDropsItsOwnPlaces) {
   Random random(13);
   const auto x = normal_tensor<float, 4>({1, 2, 30, 8}, random);
-  const auto run = [&] {
-    return heed::attention(x, x, x, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
-  };
+  const auto run = [&] { return heed::attention(x, x, x, AnyMask<true>(heed::NoMask{}), options, context); };
   options.dropout = 0.5;
   context.training = true;
   const auto first = run(), second = run();
@@ -324,7 +317,7 @@ TEST_P(Contract, DropoutDropsAsManyAsItSays) {
     context.training = true;
     // Each output is the share of the weights that is left, times 1/(1-p): its mean is 1.
     double mean = 0;
-    const auto out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+    const auto out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
     for_each_element(out.view(), [&](float y) { mean += y / 800.0; });
     EXPECT_NEAR(mean, 1, 5 * std::sqrt(p / (1 - p) / 80000)) << p;
   }
@@ -337,14 +330,12 @@ TEST_P(Contract, EmptyExtentsAreLegal) {
     for (const Index keys : {0, 5}) {
       for (const Index width : {0, 6}) {
         const heed::Tensor<float, 4> q(e), k(e[0], e[1], keys, e[3]), v(e[0], e[1], keys, width);
-        const auto s = heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{},
-                                                       options, context);
+        const auto s = heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
         EXPECT_EQ(s.out.extents(), (heed::Extents<4>{e[0], e[1], e[2], width}));
         for_each_element(s.out.view(), [](float y) { EXPECT_EQ(y, 0); });
         for_each_element(s.maximum.view(), [&](float m) { EXPECT_EQ(m, keys ? 0 : -kInf<float>); });
         for_each_element(s.sum.view(), [&](float sum) { EXPECT_EQ(sum, static_cast<float>(keys)); });
-        const auto w =
-            heed::attention_with_weights(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+        const auto w = heed::attention_with_weights(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
         EXPECT_EQ(w.weights.extents(), (heed::Extents<4>{e[0], e[1], e[2], keys}));
       }
     }
@@ -369,8 +360,7 @@ TEST_P(Contract, ABiasOfMinusInfinityHidesAsAMaskDoes) {
                                            AnyModifier::table(std::as_const(bias).view()), options, context);
   };
   const auto mask = heed::mask([&](int b, int h, int i, int j) { return !std::isinf(bias(b, h, i, j)); });
-  const auto expected =
-      heed::attention_with_statistics(q, k, v, AnyMask<false>(mask), heed::NoModifier{}, options, context);
+  const auto expected = heed::attention_with_statistics(q, k, v, AnyMask<false>(mask), options, context);
   const auto clean = by_bias();
   EXPECT_LE((deviation<float, float, 4>(clean.out.view(), expected.out.view()).error), 1e-6);
   for (int d = 0; d < 9; ++d) EXPECT_TRUE(equal_bits(clean.out(0, 1, 3, d), 0.0f));

@@ -57,9 +57,7 @@ TEST(AttentionErrors, ExtentsBeyondInt) {
   const heed::TensorView<const float, 4> many(q.data(), {1, 1, Index{1} << 32, 2}, {0, 0, 0, 1});
   Heads out(1, 1, 1, 2);
   heed::Context context;
-  const auto attend = [&](const auto& x, const auto& k, const auto& v) {
-    heed::attention_into(out, x, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
-  };
+  const auto attend = [&](const auto& x, const auto& k, const auto& v) { heed::attention_into(out, x, k, v, context); };
   EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] { attend(many, q, q); }), {"q is (1, 1, 4294967296, 2)"}));
   EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] { attend(q, many, many); }), {"k is (1, 1, 4294967296, 2)"}));
   EXPECT_TRUE(
@@ -70,8 +68,7 @@ class AttentionOptionErrors : public ::testing::Test {
  protected:
   template <class Exception>
   std::string message() {
-    return message_of<Exception>(
-        [&] { heed::attention(q, q, q, heed::NoMask{}, heed::NoModifier{}, options, context); });
+    return message_of<Exception>([&] { heed::attention(q, q, q, options, context); });
   }
   Heads q{1, 2, 3, 4};
   heed::AttentionOptions options;
@@ -106,19 +103,17 @@ TEST(AttentionErrors, BlockedPathForOtherScalars) {
   const heed::Tensor<long double, 4> x(1, 1, 2, 2);
   heed::Context context;
   context.path = heed::Path::Blocked;
-  EXPECT_TRUE(has_all(
-      message_of<heed::ValueError>([&] { heed::attention(x, x, x, heed::NoMask{}, heed::NoModifier{}, {}, context); }),
-      {"blocked path", "float and double", "Path::Automatic"}));
+  EXPECT_TRUE(has_all(message_of<heed::ValueError>([&] { heed::attention(x, x, x, context); }),
+                      {"blocked path", "float and double", "Path::Automatic"}));
   context.path = heed::Path::Automatic;
-  EXPECT_NO_THROW(heed::attention(x, x, x, heed::NoMask{}, heed::NoModifier{}, {}, context));
+  EXPECT_NO_THROW(heed::attention(x, x, x, context));
 }
 
 TEST(AttentionErrors, OutputOfAnotherShape) {
   const Heads q(1, 2, 3, 4), v(1, 2, 3, 5);
   heed::Context context;
   Heads out(1, 2, 3, 4);
-  EXPECT_TRUE(has_all(message_of<heed::ShapeError>(
-                          [&] { heed::attention_into(out, q, q, v, heed::NoMask{}, heed::NoModifier{}, {}, context); }),
+  EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] { heed::attention_into(out, q, q, v, context); }),
                       {"heed::attention: out is (1, 2, 3, 4) but the call needs (1, 2, 3, 5)"}));
 }
 
@@ -127,11 +122,9 @@ TEST(AttentionErrors, WeightsOfAnotherShape) {
   heed::Context context;
   Heads out(1, 2, 3, 4);
   for (Heads weights : {Heads(1, 2, 3, 5), Heads()}) {
-    EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] {
-                          heed::attention_with_weights_into(out, weights, q, k, k, heed::NoMask{}, heed::NoModifier{},
-                                                            {}, context);
-                        }),
-                        {"heed::attention: weights is (", "but the call needs (1, 2, 3, 6)"}));
+    EXPECT_TRUE(has_all(
+        message_of<heed::ShapeError>([&] { heed::attention_with_weights_into(out, weights, q, k, k, context); }),
+        {"heed::attention: weights is (", "but the call needs (1, 2, 3, 6)"}));
   }
 }
 
@@ -139,9 +132,7 @@ TEST(AttentionErrors, OutputsThatOverlap) {
   Heads q(1, 2, 3, 4), k(1, 2, 4, 4), v(1, 2, 4, 4), out(1, 2, 3, 4), weights(1, 2, 3, 4);
   heed::Context context;
   const auto attend = [&](const auto& to, const auto& weights_to) {
-    return message_of<heed::ValueError>([&] {
-      heed::attention_with_weights_into(to, weights_to, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
-    });
+    return message_of<heed::ValueError>([&] { heed::attention_with_weights_into(to, weights_to, q, k, v, context); });
   };
   const auto in = [](Heads& x) { return x.view().slice(2, 0, 3); };
   EXPECT_TRUE(has_all(attend(in(q), weights.view()), {"heed::attention: out overlaps q", "memory of its own"}));
@@ -158,8 +149,7 @@ TEST(AttentionErrors, OutputBesideInputsInOneBufferIsFine) {
   heed::Tensor<float, 2> buffer(5, 16);
   const auto part = [&](Index first) { return buffer.view().slice(1, first, 4); };
   heed::Context context;
-  EXPECT_NO_THROW(
-      heed::attention_into(part(12), part(0), part(4), part(8), heed::NoMask{}, heed::NoModifier{}, {}, context));
+  EXPECT_NO_THROW(heed::attention_into(part(12), part(0), part(4), part(8), context));
 }
 
 TEST(AttentionErrors, MaskErrorsReachTheCaller) {
@@ -167,8 +157,8 @@ TEST(AttentionErrors, MaskErrorsReachTheCaller) {
   for (const heed::Path path : {heed::Path::Reference, heed::Path::Blocked}) {
     heed::Context context;
     context.path = path;
-    const std::string message = message_of<heed::ValueError>(
-        [&] { heed::attention(q, k, k, heed::Causal{}, heed::NoModifier{}, {}, context); });
+    const std::string message =
+        message_of<heed::ValueError>([&] { heed::attention(q, k, k, heed::Causal{}, context); });
     EXPECT_TRUE(has_all(
         message, {"heed::Causal: Lq = 2 but Lk = 3", "Causal::top_left", "Causal::bottom_right", "Causal::from"}));
   }
@@ -177,8 +167,8 @@ TEST(AttentionErrors, MaskErrorsReachTheCaller) {
 TEST(AttentionErrors, AFailedCallLeavesTheContextUsable) {
   const Heads q(1, 1, 3, 4), k(1, 1, 3, 5);
   heed::Context context;
-  EXPECT_THROW(heed::attention(q, k, k, heed::NoMask{}, heed::NoModifier{}, {}, context), heed::ShapeError);
-  EXPECT_NO_THROW(heed::attention(q, q, q, heed::NoMask{}, heed::NoModifier{}, {}, context));
+  EXPECT_THROW(heed::attention(q, k, k, context), heed::ShapeError);
+  EXPECT_NO_THROW(heed::attention(q, q, q, context));
 }
 
 }  // namespace

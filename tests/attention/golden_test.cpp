@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <heed/attention/backward.hpp>
+#include <heed/attention/attention.hpp>
 #include <heed/mask/bool_mask.hpp>
 
 #include "common/any_mask.hpp"

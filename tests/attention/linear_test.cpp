@@ -25,7 +25,6 @@ namespace heed_test {
 namespace linear_attention_tests {
 
 using heed::FeatureMap;
-using heed::LinearAttentionOptions;
 using heed::Padding;
 using heed::Path;
 using heed::TensorView;
@@ -55,23 +54,37 @@ struct Inputs {
         dout(normal_tensor<T, 4>({s.B, s.H, s.Lq, s.Dv}, random)) {}
 };
 
+/// The options of a call, for the formula too.
+struct LinearOptions {
+  FeatureMap feature_map = FeatureMap::EluPlusOne;
+  bool causal = false;
+  std::optional<Padding> padding = std::nullopt;
+
+  heed::LinearAttention value() const {
+    if (causal && padding) return heed::LinearAttention(heed::Causal{} & *padding, feature_map);
+    if (causal) return heed::LinearAttention(heed::Causal{}, feature_map);
+    if (padding) return heed::LinearAttention(*padding, feature_map);
+    return heed::LinearAttention(feature_map);
+  }
+};
+
 template <class T>
 struct Answer {
   Tensor4<T> out, dq, dk, dv;
 };
 
 template <class T>
-Answer<T> answer(const Inputs<T>& in, const LinearAttentionOptions& options, heed::Context& context) {
+Answer<T> answer(const Inputs<T>& in, const LinearOptions& options, heed::Context& context) {
   Answer<T> a{Tensor4<T>(in.dout.extents()), Tensor4<T>(in.q.extents()), Tensor4<T>(in.k.extents()),
               Tensor4<T>(in.v.extents())};
-  heed::LinearAttentionCache<T> cache;
-  heed::linear_attention_into(a.out, in.q, in.k, in.v, options, cache, context);
-  heed::linear_attention_backward_into(heed::AttentionGradients<T>{a.dq.view(), a.dk.view(), a.dv.view()}, in.dout,
-                                       a.out, in.q, in.k, in.v, options, cache, context);
+  heed::AttentionCache<T> cache;
+  heed::attention_into(a.out, in.q, in.k, in.v, options.value(), cache, context);
+  heed::attention_backward_into(heed::AttentionGradients<T>{a.dq.view(), a.dk.view(), a.dv.view()}, in.dout, cache,
+                                context);
   return a;
 }
 template <class T>
-Answer<T> answer(const Inputs<T>& in, const LinearAttentionOptions& options, Path path = Path::Automatic) {
+Answer<T> answer(const Inputs<T>& in, const LinearOptions& options, Path path = Path::Automatic) {
   heed::Context context;
   context.path = path;
   return answer(in, options, context);
@@ -90,7 +103,7 @@ double phi(FeatureMap map, double x) {
 }
 
 /// The quadratic form: weights phi(q)·phi(k) of the visible pairs over their sum.
-Tensor4<double> formula(Inputs<double> in, const LinearAttentionOptions& options) {
+Tensor4<double> formula(Inputs<double> in, const LinearOptions& options) {
   Tensor4<double> out(in.dout.extents());
   for (Tensor4<double>* x : {&in.q, &in.k}) {
     for_each_element(x->view(), [&](double& element) { element = phi(options.feature_map, element); });
@@ -114,8 +127,9 @@ Tensor4<double> formula(Inputs<double> in, const LinearAttentionOptions& options
   return out;
 }
 
-double largest_difference(const TensorView<const double, 4>& a, const TensorView<const double, 4>& b) {
-  return deviation<double, double, 4>(a, b).error;
+template <heed::TensorLike A, heed::TensorLike B>
+double largest_difference(const A& a, const B& b) {
+  return deviation<double, double, 4>(heed::view_of(a), heed::view_of(b)).error;
 }
 TensorView<const double, 4> sample(const Tensor4<double>& x, Index b) { return x.view().slice(0, b, 1); }
 
@@ -124,8 +138,8 @@ struct Lengths {
   std::vector<int> begin, end, queries;
   explicit Lengths(int L) : begin{0, L / 3}, end{L - 1, L - 2}, queries{L - L / 4, L} {}
 
-  std::vector<LinearAttentionOptions> options() const {
-    std::vector<LinearAttentionOptions> all;
+  std::vector<LinearOptions> options() const {
+    std::vector<LinearOptions> all;
     for (const FeatureMap map : {FeatureMap::EluPlusOne, FeatureMap::Relu}) {
       for (const bool causal : {false, true}) {
         all.push_back({map, causal});
@@ -136,7 +150,7 @@ struct Lengths {
     return all;
   }
 };
-std::string text(const LinearAttentionOptions& options) {
+std::string text(const LinearOptions& options) {
   return std::string(options.feature_map == FeatureMap::Relu ? "ReLU" : "elu + 1") +
          (options.causal ? ", causal" : ", full") + (options.padding ? ", padded" : "");
 }
@@ -146,14 +160,15 @@ TEST(LinearAttention, ByHand) {
   heed::Tensor<double, 2> q(2, 1), k(2, 1), v(2, 1);
   k(1, 0) = 1;
   v(0, 0) = 2, v(1, 0) = 5;
-  const auto full = heed::linear_attention(q, k, v), causal = heed::linear_attention(q, k, v, {.causal = true});
+  const auto full = heed::attention(q, k, v, heed::LinearAttention()),
+             causal = heed::attention(q, k, v, heed::LinearAttention(heed::Causal{}));
   EXPECT_DOUBLE_EQ(full(0, 0), 4);
   EXPECT_DOUBLE_EQ(full(1, 0), 4);
   EXPECT_DOUBLE_EQ(causal(0, 0), 2);
   EXPECT_DOUBLE_EQ(causal(1, 0), 4);
   // phi(q) = 0, 3: the first query sees nothing. phi(k) = 0, 1.
   q(1, 0) = 3;
-  const auto relu = heed::linear_attention(q, k, v, {.feature_map = FeatureMap::Relu});
+  const auto relu = heed::attention(q, k, v, heed::LinearAttention(FeatureMap::Relu));
   EXPECT_EQ(relu(0, 0), 0);
   EXPECT_DOUBLE_EQ(relu(1, 0), 5);
 }
@@ -161,25 +176,27 @@ TEST(LinearAttention, ByHand) {
 TEST(LinearAttention, BothPathsAreTheFormula) {
   const Inputs<double> in({2, 4, 2, 150, 150, 5, 7}, 1);  // chunks of 64: two full ones and a part
   const Lengths lengths(150);
-  for (const LinearAttentionOptions& options : lengths.options()) {
+  for (const LinearOptions& options : lengths.options()) {
     SCOPED_TRACE(text(options));
     const auto expected = formula(in, options);
     for (const Path path : {Path::Reference, Path::Automatic}) {
       heed::Context context;
       context.path = path;
-      EXPECT_LE(largest_difference(heed::linear_attention(in.q, in.k, in.v, options, context), expected), 1e-13);
+      const auto out = heed::attention(in.q, in.k, in.v, options.value(), context);
+      EXPECT_LE(largest_difference(out, expected), 1e-13);
     }
   }
   // Wider than 64, and other lengths of queries than of keys, over several units of 16 chunks.
   const Inputs<double> cross({1, 2, 1, 70, 2100, 66, 3}, 2);
-  EXPECT_LE(largest_difference(heed::linear_attention(cross.q, cross.k, cross.v), formula(cross, {})), 1e-13);
+  const auto out = heed::attention(cross.q, cross.k, cross.v, heed::LinearAttention()), expected = formula(cross, {});
+  EXPECT_LE(largest_difference(out, expected), 1e-13);
 }
 
 TEST(LinearAttention, GradientsAreExact) {
   // The second shape has two chunks.
   for (const heed::AttentionShape& shape : {heed::AttentionShape{2, 4, 2, 6, 6, 3, 2}, {1, 1, 1, 70, 70, 2, 1}}) {
     const Lengths lengths(shape.Lq);
-    for (const LinearAttentionOptions& options : lengths.options()) {
+    for (const LinearOptions& options : lengths.options()) {
       if (shape.B == 1 && options.padding) continue;
       for (const Path path : {Path::Reference, Path::Automatic}) {
         SCOPED_TRACE(text(options) + (path == Path::Reference ? ", reference" : ", chunked"));
@@ -189,7 +206,7 @@ TEST(LinearAttention, GradientsAreExact) {
         context.path = path;
         Tensor4<double> out(in.dout.extents());
         const auto loss = [&] {
-          heed::linear_attention_into(out, in.q, in.k, in.v, options, context);
+          heed::attention_into(out, in.q, in.k, in.v, options.value(), context);
           double sum = 0;
           for (Index i = 0; i < out.size(); ++i) sum += out.data()[i] * in.dout.data()[i];
           return sum;
@@ -209,21 +226,21 @@ TEST(LinearAttention, GradientsAreExact) {
 TEST(LinearAttention, GradientsThatAreNotWantedAreLeftOut) {
   const Inputs<double> in({1, 4, 2, 80, 80, 3, 5}, 4);
   for (const bool causal : {false, true}) {
-    const LinearAttentionOptions options{.causal = causal};
+    const LinearOptions options{.causal = causal};
     const Answer<double> all = answer(in, options);
     for (const Path path : {Path::Reference, Path::Automatic}) {
       const Answer<double> whole = answer(in, options, path);
       for (int wanted = 0; wanted < 3; ++wanted) {
         heed::Context context;
         context.path = path;
-        heed::LinearAttentionCache<double> cache;
+        heed::AttentionCache<double> cache;
         Tensor4<double> out(in.dout.extents());
-        heed::linear_attention_into(out, in.q, in.k, in.v, options, cache, context);
+        heed::attention_into(out, in.q, in.k, in.v, options.value(), cache, context);
         const Tensor4<double>& expected = wanted == 0 ? whole.dq : wanted == 1 ? whole.dk : whole.dv;
         Tensor4<double> gradient(expected.extents());
         heed::AttentionGradients<double> to;
         (wanted == 0 ? to.dq : wanted == 1 ? to.dk : to.dv) = gradient.view();
-        heed::linear_attention_backward_into(to, in.dout, out, in.q, in.k, in.v, options, cache, context);
+        heed::attention_backward_into(to, in.dout, cache, context);
         EXPECT_TRUE(same_bits(gradient, expected)) << wanted;
       }
     }
@@ -236,7 +253,7 @@ TEST(LinearAttention, StaysWithinTheErrorBudget) {
   const Inputs<double> wide(in);
   for (const FeatureMap map : {FeatureMap::EluPlusOne, FeatureMap::Relu}) {
     for (const bool causal : {false, true}) {
-      const LinearAttentionOptions options{map, causal};
+      const LinearOptions options{map, causal};
       SCOPED_TRACE(text(options));
       const Answer<float> fast = answer(in, options), naive = answer(in, options, Path::Reference);
       const Answer<double> exact = answer(wide, options, Path::Reference);
@@ -250,7 +267,7 @@ TEST(LinearAttention, StaysWithinTheErrorBudget) {
 
 TEST(LinearAttention, StepsAndChunksGiveTheFullCausalForm) {
   const Inputs<double> in({2, 4, 2, 150, 150, 5, 7}, 6);
-  const LinearAttentionOptions options{.causal = true};
+  const LinearOptions options{.causal = true};
   const auto expected = formula(in, options);
   for (const Path path : {Path::Reference, Path::Automatic}) {
     for (const std::vector<int>& cuts : {std::vector<int>(150, 1), std::vector<int>{1, 64, 20, 65}, {150}}) {
@@ -262,8 +279,8 @@ TEST(LinearAttention, StepsAndChunksGiveTheFullCausalForm) {
         Index first = 0;
         for (const int n : cuts) {
           const auto part = [&](const Tensor4<double>& x) { return x.view().slice(2, first, n); };
-          heed::linear_attention_into(out.view().slice(2, first, n), part(in.q), part(in.k), part(in.v), options, state,
-                                      context);
+          heed::attention_into(out.view().slice(2, first, n), part(in.q), part(in.k), part(in.v), options.value(),
+                               state, context);
           first += n;
         }
         EXPECT_LE(largest_difference(out, expected), 1e-13);
@@ -280,16 +297,16 @@ TEST(LinearAttention, StepsAndChunksGiveTheFullCausalForm) {
 TEST(LinearAttention, AStateTakesUpRealPositionsOnly) {
   const Inputs<double> in({2, 1, 1, 9, 9, 2, 2}, 7);
   const std::vector<int> lengths{4, 9}, rest{5, 0};
-  const LinearAttentionOptions whole{.causal = true}, first{.causal = true, .padding = Padding(lengths)};
+  const LinearOptions whole{.causal = true}, first{.causal = true, .padding = Padding(lengths)};
   const auto expected = formula(in, whole);
   heed::Context context;
   heed::LinearAttentionState<double> state(2, 1, 2, 2);
   Tensor4<double> out(in.dout.extents());
-  heed::linear_attention_into(out, in.q, in.k, in.v, first, state, context);
+  heed::attention_into(out, in.q, in.k, in.v, first.value(), state, context);
   EXPECT_LE(largest_difference(sample(out, 1), sample(expected, 1)), 1e-13);
   const auto part = [](auto& x) { return x.view().slice(2, 4, 5); };
-  heed::linear_attention_into(part(out), part(in.q), part(in.k), part(in.v), {.causal = true, .padding = Padding(rest)},
-                              state, context);
+  heed::attention_into(part(out), part(in.q), part(in.k), part(in.v),
+                       heed::LinearAttention(heed::Causal{} & Padding(rest)), state, context);
   EXPECT_LE(largest_difference(sample(out, 0), sample(expected, 0)), 1e-13) << "in two calls";
   double sum = 0;
   for (Index i = 0; i < 9; ++i) sum += phi(whole.feature_map, in.k(1, 0, i, 1));
@@ -298,7 +315,7 @@ TEST(LinearAttention, AStateTakesUpRealPositionsOnly) {
 
 TEST(LinearAttention, HiddenKeysHaveNoEffectWhateverTheyHold) {
   const Lengths lengths(150);
-  for (const LinearAttentionOptions& options : lengths.options()) {
+  for (const LinearOptions& options : lengths.options()) {
     if (!options.padding) continue;
     for (const Path path : {Path::Reference, Path::Automatic}) {
       SCOPED_TRACE(text(options));
@@ -323,7 +340,7 @@ TEST(LinearAttention, HiddenKeysHaveNoEffectWhateverTheyHold) {
 }
 
 TEST(LinearAttention, LaterPositionsHaveNoEffectAndVisibleOnesShow) {
-  const LinearAttentionOptions options{.causal = true};
+  const LinearOptions options{.causal = true};
   constexpr int L = 150, at = 75;
   for (const Path path : {Path::Reference, Path::Automatic}) {
     for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
@@ -383,7 +400,7 @@ TEST(LinearAttention, QueriesThatSeeNothing) {
 TEST(LinearAttention, TheSameBitsForAnyExecutorAndAnyStrides) {
   Random random(12);
   for (const bool causal : {false, true}) {
-    const LinearAttentionOptions options{.causal = causal};
+    const LinearOptions options{.causal = causal};
     const Inputs<double> in({2, 4, 2, 400, 400, 20, 17}, 13);
     const Answer<double> expected = answer(in, options);
     for (const int workers : {1, 3, 16}) {
@@ -397,11 +414,10 @@ TEST(LinearAttention, TheSameBitsForAnyExecutorAndAnyStrides) {
           dout(in.dout.view(), random), out(in.dout.extents(), random), dq(in.q.extents(), random),
           dk(in.k.extents(), random), dv(in.v.extents(), random);
       heed::Context context;
-      heed::LinearAttentionCache<double> cache;
-      heed::linear_attention_into(out.view(), q.view(), k.view(), v.view(), options, cache, context);
-      heed::linear_attention_backward_into(heed::AttentionGradients<double>{dq.view(), dk.view(), dv.view()},
-                                           dout.view(), out.view(), q.view(), k.view(), v.view(), options, cache,
-                                           context);
+      heed::AttentionCache<double> cache;
+      heed::attention_into(out.view(), q.view(), k.view(), v.view(), options.value(), cache, context);
+      heed::attention_backward_into(heed::AttentionGradients<double>{dq.view(), dk.view(), dv.view()}, dout.view(),
+                                    cache, context);
       EXPECT_TRUE(same_bits(out.view(), expected.out.view()));
       EXPECT_TRUE(same_bits(dq.view(), expected.dq.view()));
       EXPECT_TRUE(same_bits(dk.view(), expected.dk.view()));
@@ -417,15 +433,15 @@ TEST(LinearAttention, AllocatesNothingOnceWarm) {
   const Inputs<float> in({1, 2, 1, 200, 200, 20, 12}, 15);
   Tensor4<float> out(in.dout.extents()), dq(in.q.extents()), dk(in.k.extents()), dv(in.v.extents());
   heed::Context context;
-  heed::LinearAttentionCache<float> cache;
+  heed::AttentionCache<float> cache;
   heed::LinearAttentionState<float> state(1, 1, 20, 12);
   for (const bool causal : {false, true}) {
     const auto step = [&] {
-      const LinearAttentionOptions options{.causal = causal};
-      heed::linear_attention_into(out, in.q, in.k, in.v, options, cache, context);
-      heed::linear_attention_backward_into(heed::AttentionGradients<float>{dq.view(), dk.view(), dv.view()}, in.dout,
-                                           out, in.q, in.k, in.v, options, cache, context);
-      if (causal) heed::linear_attention_into(out, in.q, in.k, in.v, options, state, context);
+      const LinearOptions options{.causal = causal};
+      heed::attention_into(out, in.q, in.k, in.v, options.value(), cache, context);
+      heed::attention_backward_into(heed::AttentionGradients<float>{dq.view(), dk.view(), dv.view()}, in.dout, cache,
+                                    context);
+      if (causal) heed::attention_into(out, in.q, in.k, in.v, options.value(), state, context);
     };
     step();
     EXPECT_EQ(allocations_of(step), 0);
@@ -436,20 +452,20 @@ TEST(LinearAttention, SixteenBitStorage) {
   const Inputs<float> in({1, 2, 1, 100, 100, 6, 5}, 16);
   const auto k = cast<heed::half>(in.k.view()), v = cast<heed::half>(in.v.view()), q = cast<heed::half>(in.q.view());
   const auto wide_k = cast<float>(k.view()), wide_v = cast<float>(v.view()), wide_q = cast<float>(q.view());
-  const LinearAttentionOptions options{.causal = true};
+  const LinearOptions options{.causal = true};
   EXPECT_TRUE(
-      same_bits(heed::linear_attention(in.q, k, v, options), heed::linear_attention(in.q, wide_k, wide_v, options)));
-  EXPECT_TRUE(same_bits(heed::linear_attention(q, k, v, options),
-                        cast<heed::half>(heed::linear_attention(wide_q, wide_k, wide_v, options).view())));
+      same_bits(heed::attention(in.q, k, v, options.value()), heed::attention(in.q, wide_k, wide_v, options.value())));
+  const auto wide_out = heed::attention(wide_q, wide_k, wide_v, options.value());
+  EXPECT_TRUE(same_bits(heed::attention(q, k, v, options.value()), cast<heed::half>(wide_out.view())));
 }
 
 TEST(LinearAttention, EigenMatrices) {
   const Inputs<double> in({1, 1, 1, 9, 9, 4, 3}, 17);
   const Eigen::MatrixXd q = in.q.matrix(0, 0), v = in.v.matrix(0, 0);
   const auto k = in.k.matrix(0, 0);
-  const Eigen::MatrixXd out = heed::linear_attention(q, 2 * (0.5 * k), v);
-  const Eigen::MatrixXd expected = formula(in, {}).matrix(0, 0);
-  EXPECT_LE((out - expected).cwiseAbs().maxCoeff(), 1e-14);
+  const Eigen::MatrixXd out = heed::attention(q, 2 * (0.5 * k), v, heed::LinearAttention());
+  const auto expected = formula(in, {});
+  EXPECT_LE((out - expected.matrix(0, 0)).cwiseAbs().maxCoeff(), 1e-14);
 }
 
 TEST(LinearAttention, EmptyExtents) {
@@ -474,12 +490,12 @@ TEST(LinearAttention, EmptyExtents) {
 
 TEST(LinearAttention, Errors) {
   const auto text_of = [](const Tensor4<double>& q, const Tensor4<double>& k, const Tensor4<double>& v,
-                          const LinearAttentionOptions& options = {}) {
-    return message_of<heed::Error>([&] { heed::linear_attention(q, k, v, options); });
+                          const LinearOptions& options = {}) {
+    return message_of<heed::Error>([&] { heed::attention(q, k, v, options.value()); });
   };
   const Tensor4<double> q(1, 2, 3, 4), k(1, 1, 5, 4), v(1, 1, 5, 6);
   EXPECT_TRUE(has_all(text_of(q, Tensor4<double>(1, 1, 5, 7), v),
-                      {"heed::linear_attention: k has Dk = 7 but q has Dk = 4", "one width"}));
+                      {"heed::LinearAttention: k has Dk = 7 but q has Dk = 4", "one width"}));
   EXPECT_TRUE(has_all(text_of(q, Tensor4<double>(2, 1, 5, 4), v), {"k has B = 2 but q has B = 1", "(2, 1, 5, 4)"}));
   EXPECT_TRUE(has_all(text_of(q, k, Tensor4<double>(1, 1, 4, 6)), {"v has Lk = 4 rows but k has Lk = 5"}));
   EXPECT_TRUE(has_all(text_of(Tensor4<double>(1, 3, 3, 4), Tensor4<double>(1, 2, 5, 4), Tensor4<double>(1, 2, 5, 6)),
@@ -491,27 +507,34 @@ TEST(LinearAttention, Errors) {
   heed::Context context;
   Tensor4<double> out(1, 2, 3, 6);
   heed::LinearAttentionState<double> state(1, 1, 4, 5);
-  EXPECT_TRUE(has_all(message_of<ValueError>([&] { heed::linear_attention_into(out, q, k, v, {}, state, context); }),
-                      {"running state", "set causal"}));
-  Tensor4<double> x(1, 1, 3, 4), narrow(1, 1, 3, 5);
+  EXPECT_TRUE(has_all(
+      message_of<ValueError>([&] { heed::attention_into(out, q, k, v, heed::LinearAttention(), state, context); }),
+      {"running state", "Causal{}"}));
+  Tensor4<double> x(1, 1, 3, 4), narrow(1, 1, 3, 5), narrow_v(1, 1, 3, 5);
+  const Tensor4<double> narrow_dout(1, 1, 3, 5);
   const Tensor4<double> wide(1, 1, 3, 6);
   Tensor4<double> wide_out(1, 1, 3, 6);
-  EXPECT_TRUE(has_all(message_of<heed::ShapeError>(
-                          [&] { heed::linear_attention_into(wide_out, x, x, wide, {.causal = true}, state, context); }),
+  EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] {
+                        heed::attention_into(wide_out, x, x, wide, heed::LinearAttention(heed::Causal{}), state,
+                                             context);
+                      }),
                       {"the state is (1, 1, 4, 5) but the call needs (1, 1, 4, 6)"}));
-  EXPECT_TRUE(has_all(message_of<ValueError>([&] { heed::linear_attention_into(x, x, x, x, {}, context); }),
-                      {"heed::linear_attention: out overlaps q"}));
-  EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] { heed::linear_attention_into(narrow, x, x, x, {}, context); }),
-                      {"out is (1, 1, 3, 5) but the call needs (1, 1, 3, 4)"}));
-  heed::LinearAttentionCache<double> cache;
-  const auto backward = [&](const heed::AttentionGradients<double>& to) {
-    return message_of<heed::Error>(
-        [&] { heed::linear_attention_backward_into(to, narrow, narrow, x, x, narrow, {}, cache, context); });
+  EXPECT_TRUE(
+      has_all(message_of<ValueError>([&] { heed::attention_into(x, x, x, x, heed::LinearAttention(), context); }),
+              {"heed::LinearAttention: out overlaps q"}));
+  EXPECT_TRUE(has_all(
+      message_of<heed::ShapeError>([&] { heed::attention_into(narrow, x, x, x, heed::LinearAttention(), context); }),
+      {"out is (1, 1, 3, 5) but the call needs (1, 1, 3, 4)"}));
+  heed::AttentionCache<double> cache;
+  const auto backward = [&](const heed::AttentionGradients<double>& to, const Tensor4<double>& dout) {
+    return message_of<heed::Error>([&] { heed::attention_backward_into(to, dout, cache, context); });
   };
-  EXPECT_TRUE(has_all(backward({}), {"heed::linear_attention_backward: the cache is of a forward with", "(0, 0, 0)"}));
-  cache.begin({1, 1, 3});
-  EXPECT_TRUE(has_all(backward({narrow.view(), {}, {}}), {"dq is (1, 1, 3, 5) but the call needs (1, 1, 3, 4)"}));
-  EXPECT_TRUE(has_all(backward({x.view(), {}, {}}), {"dq overlaps q"}));
+  EXPECT_TRUE(has_all(backward({}, narrow), {"heed::attention_backward: no forward has filled the cache"}));
+  heed::attention_into(narrow, x, x, narrow_v, heed::LinearAttention(), cache, context);
+  EXPECT_TRUE(has_all(backward({}, x), {"dout is (1, 1, 3, 4) but the call needs (1, 1, 3, 5)"}));
+  EXPECT_TRUE(
+      has_all(backward({narrow_v, {}, {}}, narrow_dout), {"dq is (1, 1, 3, 5) but the call needs (1, 1, 3, 4)"}));
+  EXPECT_TRUE(has_all(backward({x, {}, {}}, narrow_dout), {"dq overlaps q"}));
 }
 
 }  // namespace linear_attention_tests

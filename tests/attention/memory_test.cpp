@@ -23,7 +23,7 @@ TEST(AttentionMemory, LongSequencesTakeLittle) {
   const auto q = normal_tensor<float, 4>({1, 1, L, D}, random);
   heed::Tensor<float, 4> out(1, 1, L, D);
   const auto taken_by = [&](heed::Context& context) {
-    heed::attention_into(out, q, q, q, heed::Window(20, 20), heed::NoModifier{}, {}, context);
+    heed::attention_into(out, q, q, q, heed::Window(20, 20), context);
     return context.workspace().capacity();
   };
   heed::Context serial;
@@ -39,7 +39,7 @@ TEST(AttentionMemory, WhatIsTakenDoesNotGrowWithTheLength) {
     const heed::Tensor<float, 4> q(1, 1, 300, 32), k(1, 1, keys, 32);
     heed::Tensor<float, 4> out(1, 1, 300, 32);
     heed::Context context;
-    heed::attention_into(out, q, k, k, heed::NoMask{}, heed::NoModifier{}, {}, context);
+    heed::attention_into(out, q, k, k, context);
     return context.workspace().peak();
   };
   EXPECT_EQ(taken(500), taken(5000));
@@ -55,7 +55,7 @@ void expect_workspace(const heed::AttentionShape& s, int threads) {
   heed::Context context(pool);
   const std::size_t told = heed::attention_workspace<T, S>(s, threads);
   context.workspace().reserve(told);
-  const auto call = [&] { heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context); };
+  const auto call = [&] { heed::attention_into(out, q, k, v, context); };
   if (counts_allocations() && threads == 1) {
     EXPECT_EQ(allocations_of(call), 0);
   }
@@ -99,22 +99,16 @@ class WarmAttention : public ::testing::Test {
 };
 
 TEST_F(WarmAttention, AllocatesNothing) {
-  expect_no_allocation(context, [&](heed::Context& c) {
-    heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, c);
-  });
+  expect_no_allocation(context, [&](heed::Context& c) { heed::attention_into(out, q, k, v, c); });
 }
 
 TEST_F(WarmAttention, AllocatesNothingOnTheReferencePath) {
   context.path = heed::Path::Reference;
-  expect_no_allocation(context, [&](heed::Context& c) {
-    heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, c);
-  });
+  expect_no_allocation(context, [&](heed::Context& c) { heed::attention_into(out, q, k, v, c); });
 }
 
 TEST_F(WarmAttention, AllocatesNothingForWeights) {
-  expect_no_allocation(context, [&](heed::Context& c) {
-    heed::attention_with_weights_into(out, weights, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, c);
-  });
+  expect_no_allocation(context, [&](heed::Context& c) { heed::attention_with_weights_into(out, weights, q, k, v, c); });
 }
 
 TEST_F(WarmAttention, AllocatesNothingForMasksModifiersSinksAndDropout) {
@@ -135,36 +129,29 @@ TEST_F(WarmAttention, AllocatesNothingForMasksModifiersSinksAndDropout) {
 TEST_F(WarmAttention, AllocatesNothingForStridesAndNarrowKeys) {
   const auto k16 = cast<heed::half>(k.view()), v16 = cast<heed::half>(v.view());
   const Spaced<float, 4> q_spaced(std::as_const(q).view(), random), out_spaced(out.extents(), random);
-  expect_no_allocation(context, [&](heed::Context& c) {
-    heed::attention_into(out_spaced.view(), q_spaced.view(), k16, v16, heed::NoMask{}, heed::NoModifier{}, {}, c);
-  });
+  expect_no_allocation(
+      context, [&](heed::Context& c) { heed::attention_into(out_spaced.view(), q_spaced.view(), k16, v16, c); });
 }
 
 TEST_F(WarmAttention, AllocatesNothingForEigenExpressions) {
   Eigen::MatrixXf x(40, 16), y(40, 16);
   x.setOnes();
-  expect_no_allocation(context, [&](heed::Context& c) {
-    heed::attention_into(y, x + x, x, 2 * x, heed::NoMask{}, heed::NoModifier{}, {}, c);
-  });
+  expect_no_allocation(context, [&](heed::Context& c) { heed::attention_into(y, x + x, x, 2 * x, c); });
 }
 
 TEST_F(WarmAttention, AllocatesNothingInThreads) {
   heed::ThreadPool pool(2);
   heed::Context parallel(pool);
-  expect_no_allocation(parallel, [&](heed::Context& c) {
-    heed::attention_into(out, q, k, v, heed::Causal::bottom_right(), heed::NoModifier{}, {}, c);
-  });
+  expect_no_allocation(parallel,
+                       [&](heed::Context& c) { heed::attention_into(out, q, k, v, heed::Causal::bottom_right(), c); });
 }
 
 TEST_F(WarmAttention, SmallerCallsFitTheMemoryOfLargerOnes) {
   if (!counts_allocations()) GTEST_SKIP() << "allocations are not counted on this platform";
-  heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
+  heed::attention_into(out, q, k, v, context);
   const auto part = [&](auto& x, Index rows) { return x.view().slice(2, 0, rows); };
-  EXPECT_EQ(allocations_of([&] {
-              heed::attention_into(part(out, 40), part(q, 40), part(k, 30), part(v, 30), heed::NoMask{},
-                                   heed::NoModifier{}, {}, context);
-            }),
-            0);
+  EXPECT_EQ(
+      allocations_of([&] { heed::attention_into(part(out, 40), part(q, 40), part(k, 30), part(v, 30), context); }), 0);
 }
 
 }  // namespace

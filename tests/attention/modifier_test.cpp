@@ -48,14 +48,11 @@ class ModifiedAttention {
   }
 
  private:
-  template <bool Exact, class M>
-  void check(const AnyMask<Exact>& mask, const M& modifier, const Formula& formula) {
+  template <class M>
+  void check(const heed::AnyMask& mask, const M& modifier, const Formula& formula) {
     const auto bound = heed::bind(mask, shape_);
     const auto visible = [&](int b, int h, int q, int k) {
-      const heed::KeyRange range = bound.range(b, h, q);
-      bool seen = range.begin <= k && k < range.end;
-      if constexpr (!Exact) seen = seen && bound.visible(b, h, q, k);
-      return seen && formula(0, b, h, q, k) != -kInf<double>;
+      return heed::is_visible(bound, b, h, q, k) && formula(0, b, h, q, k) != -kInf<double>;
     };
     const auto exact =
         attention_oracle<double, T, T>(q_.view(), k_.view(), v_.view(), 1 / std::sqrt(static_cast<double>(shape_.Dk)),
@@ -63,7 +60,7 @@ class ModifiedAttention {
     for (const heed::Path path : {heed::Path::Reference, heed::Path::Blocked}) {
       heed::Context context;
       context.path = path;
-      const auto result = heed::attention_with_weights(q_, k_, v_, mask, modifier, {}, context);
+      const auto result = heed::attention_with_weights(q_, k_, v_, mask, modifier, context);
       const auto out = deviation<T, double, 4>(result.out.view(), std::as_const(exact.out).view());
       const auto weights = deviation<T, double, 4>(result.weights.view(), std::as_const(exact.weights).view());
       // A weight errs by as much as its score, whose size is some ten.
@@ -155,8 +152,7 @@ TEST(AttentionModifier, ABiasHidesAsAMaskDoes) {
     context.path = path;
     const auto run = [&](Index queries) {
       const auto first = std::as_const(q).view().slice(2, 0, queries);
-      return heed::attention(first, k, v, heed::NoMask(), heed::Bias(std::as_const(bias).view().slice(0, 0, queries)),
-                             {}, context);
+      return heed::attention(first, k, v, heed::Bias(std::as_const(bias).view().slice(0, 0, queries)), context);
     };
     const auto blocks = run(40), steps = run(3);
     const auto clean_k = k, clean_v = v;

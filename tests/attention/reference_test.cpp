@@ -51,8 +51,7 @@ TYPED_TEST_SUITE(Reference, ReferenceScalars);
 
 TYPED_TEST(Reference, GivesTheWeightedMean) {
   Tiny<TypeParam> t;
-  const auto [out, weights] =
-      heed::attention_with_weights(t.q, t.k, t.v, heed::NoMask{}, heed::NoModifier{}, t.options, t.context);
+  const auto [out, weights] = heed::attention_with_weights(t.q, t.k, t.v, t.options, t.context);
   const double expected[2][3] = {{1 / 8.0, 2 / 8.0, 5 / 8.0}, {3 / 8.0, 3 / 8.0, 2 / 8.0}};
   for (int i = 0; i < 2; ++i) {
     for (int j = 0; j < 3; ++j)
@@ -64,8 +63,7 @@ TYPED_TEST(Reference, GivesTheWeightedMean) {
 
 TYPED_TEST(Reference, KeepsMaximumAndSumApart) {
   Tiny<TypeParam> t;
-  const auto s =
-      heed::attention_with_statistics(t.q, t.k, t.v, heed::NoMask{}, heed::NoModifier{}, t.options, t.context);
+  const auto s = heed::attention_with_statistics(t.q, t.k, t.v, t.options, t.context);
   EXPECT_NEAR(static_cast<double>(s.maximum(0, 0, 0)), std::log(5.0), this->tolerance());
   EXPECT_NEAR(static_cast<double>(s.sum(0, 0, 0)), 8 / 5.0, 2 * this->tolerance());
   EXPECT_NEAR(static_cast<double>(s.maximum(0, 0, 1)), std::log(3.0), this->tolerance());
@@ -75,15 +73,14 @@ TYPED_TEST(Reference, KeepsMaximumAndSumApart) {
 TYPED_TEST(Reference, LeavesHiddenKeysOut) {
   Tiny<TypeParam> t;
   const auto mask = heed::mask([](int q, int k) { return q == 0 ? k != 1 : false; });
-  const auto [out, weights] =
-      heed::attention_with_weights(t.q, t.k, t.v, mask, heed::NoModifier{}, t.options, t.context);
+  const auto [out, weights] = heed::attention_with_weights(t.q, t.k, t.v, mask, t.options, t.context);
   EXPECT_NEAR(static_cast<double>(weights(0, 0, 0, 0)), 1 / 6.0, this->tolerance());
   EXPECT_EQ(static_cast<double>(weights(0, 0, 0, 1)), 0);
   EXPECT_NEAR(static_cast<double>(weights(0, 0, 0, 2)), 5 / 6.0, this->tolerance());
   EXPECT_NEAR(static_cast<double>(out(0, 0, 0, 0)), (8 + 5 * 32) / 6.0, 32 * this->tolerance());
   EXPECT_EQ(static_cast<double>(out(0, 0, 1, 0)), 0);
 
-  const auto s = heed::attention_with_statistics(t.q, t.k, t.v, mask, heed::NoModifier{}, t.options, t.context);
+  const auto s = heed::attention_with_statistics(t.q, t.k, t.v, mask, t.options, t.context);
   EXPECT_EQ(static_cast<double>(s.maximum(0, 0, 1)), -kInf<double>);
   EXPECT_EQ(static_cast<double>(s.sum(0, 0, 1)), 0);
 }
@@ -93,14 +90,13 @@ TYPED_TEST(Reference, PutsASinkInTheDenominatorOnly) {
   const double sinks[] = {std::log(24.0)};
   t.options.sinks = sinks;
   const auto mask = heed::mask([](int q, int) { return q == 0; });
-  const auto [out, weights] =
-      heed::attention_with_weights(t.q, t.k, t.v, mask, heed::NoModifier{}, t.options, t.context);
+  const auto [out, weights] = heed::attention_with_weights(t.q, t.k, t.v, mask, t.options, t.context);
   EXPECT_NEAR(static_cast<double>(weights(0, 0, 0, 2)), 5 / 32.0, this->tolerance());
   EXPECT_NEAR(static_cast<double>(out(0, 0, 0, 0)), (8 + 32 + 160) / 32.0, 32 * this->tolerance());
   EXPECT_EQ(static_cast<double>(out(0, 0, 1, 0)), 0);
 
   // A query that sees nothing still has the sink's log-sum-exp.
-  const auto s = heed::attention_with_statistics(t.q, t.k, t.v, mask, heed::NoModifier{}, t.options, t.context);
+  const auto s = heed::attention_with_statistics(t.q, t.k, t.v, mask, t.options, t.context);
   EXPECT_NEAR(static_cast<double>(s.maximum(0, 0, 1)), std::log(24.0), 4 * this->tolerance());
   EXPECT_EQ(static_cast<double>(s.sum(0, 0, 1)), 1);
 }
@@ -113,7 +109,7 @@ TYPED_TEST(Reference, DropsWeightsAndEnlargesTheRest) {
   for (std::uint64_t seed = 0; seed < 64; ++seed) {
     t.context.seed = seed;
     t.context.restart_streams();
-    const auto out = heed::attention(t.q, t.k, t.v, heed::NoMask{}, heed::NoModifier{}, t.options, t.context);
+    const auto out = heed::attention(t.q, t.k, t.v, t.options, t.context);
     const double y = static_cast<double>(out(0, 0, 0, 0));
     bool is_a_sum = false;
     for (int kept = 0; kept < 8; ++kept) {
@@ -132,7 +128,7 @@ TEST(ReferenceHeads, QueryHeadReadsItsGroup) {
   for (int g = 0; g < 3; ++g) v(0, g, 0, 0) = g + 1;
   heed::Context context;
   context.path = heed::Path::Reference;
-  const auto out = heed::attention(q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
+  const auto out = heed::attention(q, k, v, context);
   for (int h = 0; h < 6; ++h) EXPECT_EQ(out(0, h, 0, 0), h / 2 + 1);
 }
 
@@ -143,7 +139,7 @@ TEST(ReferenceScale, DefaultsToOneOverTheRootOfTheWidth) {
   heed::Context context;
   context.path = heed::Path::Reference;
   // Scores 0 and 9/√9 = 3.
-  const auto out = heed::attention(q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
+  const auto out = heed::attention(q, k, v, context);
   EXPECT_NEAR(out(0, 0, 0, 0), 1 / (1 + std::exp(-3.0)), 1e-15);
 }
 

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <heed/attention/backward.hpp>
+#include <heed/attention/attention.hpp>
 #include <heed/mask/bool_mask.hpp>
 
 #include "common/any_mask.hpp"
@@ -53,9 +53,8 @@ class SameBits : public ::testing::Test {
 };
 
 TEST_F(SameBits, WithoutMask) {
-  expect_same_bits([&](heed::Context& context) {
-    return heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, context);
-  });
+  expect_same_bits(
+      [&](heed::Context& context) { return heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), context); });
 }
 
 TEST_F(SameBits, WithMasksOfEveryKind) {
@@ -68,11 +67,10 @@ TEST_F(SameBits, WithMasksOfEveryKind) {
       heed::mask([](int b, int h, int i, int j) { return (b + h + i + j) % 3 != 0; }),
   };
   for (const auto& mask : masks) {
-    expect_same_bits(
-        [&](heed::Context& context) { return heed::attention(q, k, v, mask, heed::NoModifier{}, {}, context); });
+    expect_same_bits([&](heed::Context& context) { return heed::attention(q, k, v, mask, context); });
   }
   expect_same_bits([&](heed::Context& context) {
-    return heed::attention(q, k, v, AnyMask<true>(heed::Causal::top_left()), heed::NoModifier{}, {}, context);
+    return heed::attention(q, k, v, AnyMask<true>(heed::Causal::top_left()), context);
   });
 }
 
@@ -82,7 +80,7 @@ TEST_F(SameBits, UnderDropout) {
   expect_same_bits([&](heed::Context& context) {
     context.training = true;
     context.seed = 5;
-    return heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context);
+    return heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), options, context);
   });
 }
 
@@ -100,30 +98,27 @@ TEST_F(SameBits, WithStridedAndNarrowKeys) {
   const Spaced<heed::bfloat16, 4> k_spaced(k16.view(), random), v_spaced(v16.view(), random);
   const Spaced<float, 4> q_spaced(std::as_const(q).view(), random);
   expect_same_bits([&](heed::Context& context) {
-    return heed::attention(q_spaced.view(), k_spaced.view(), v_spaced.view(), AnyMask<true>(heed::NoMask{}),
-                           heed::NoModifier{}, {}, context);
+    return heed::attention(q_spaced.view(), k_spaced.view(), v_spaced.view(), AnyMask<true>(heed::NoMask{}), context);
   });
 }
 
 TEST_F(SameBits, WithFewQueries) {
   expect_same_bits([&](heed::Context& context) {
-    return heed::attention(q.view().slice(2, 0, 3), k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {},
-                           context);
+    return heed::attention(q.view().slice(2, 0, 3), k, v, AnyMask<true>(heed::NoMask{}), context);
   });
 }
 
 TEST_F(SameBits, InDouble) {
   const auto qd = cast<double>(q.view()), kd = cast<double>(k.view()), vd = cast<double>(v.view());
   expect_same_bits([&](heed::Context& context) {
-    return heed::attention(qd, kd, vd, AnyMask<true>(heed::Causal::bottom_right()), heed::NoModifier{}, {}, context);
+    return heed::attention(qd, kd, vd, AnyMask<true>(heed::Causal::bottom_right()), context);
   });
 }
 
 TEST_F(SameBits, StatisticsToo) {
   heed::Context serial;
   const auto run = [&](heed::Context& context) {
-    return heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::Causal::top_left()), heed::NoModifier{}, {},
-                                           context);
+    return heed::attention_with_statistics(q, k, v, AnyMask<true>(heed::Causal::top_left()), context);
   };
   const auto expected = run(serial);
   heed::ThreadPool pool(3);
@@ -148,8 +143,7 @@ heed::Tensor<float, 1> gradients(const heed::Tensor<float, 4>& dout, const heed:
   heed::Tensor<float, 1> all(q.size() + k.size() + v.size());
   const heed::TensorView<float, 4> dq(all.data(), q.extents()), dk(all.data() + q.size(), k.extents()),
       dv(all.data() + q.size() + k.size(), v.extents());
-  heed::attention_backward_into(heed::AttentionGradients<float>{dq, dk, dv}, dout, out, q, k, v, mask, modifier,
-                                options, cache, context);
+  heed::attention_backward_into(heed::AttentionGradients<float>{dq, dk, dv}, dout, cache, context);
   return all;
 }
 
@@ -184,7 +178,7 @@ TEST_F(SameBits, GradientsOfASharedBias) {
 
 TEST_F(SameBits, ForCallersInSeveralThreads) {
   heed::Context serial;
-  const auto expected = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, serial);
+  const auto expected = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), serial);
   heed::ThreadPool pool(2);
   std::vector<heed::Tensor<float, 4>> found(3);
   {
@@ -193,7 +187,7 @@ TEST_F(SameBits, ForCallersInSeveralThreads) {
       callers.emplace_back([&] {
         heed::Context context(pool);
         for (int i = 0; i < 3; ++i) {
-          out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, context);
+          out = heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), context);
         }
       });
     }
@@ -209,8 +203,8 @@ TEST_F(SameBits, AnExceptionInAWorkerReachesTheCaller) {
     if (i == 150) throw std::runtime_error("no such query");
     return true;
   });
-  EXPECT_THROW(heed::attention(q, k, v, AnyMask<false>(mask), heed::NoModifier{}, {}, context), std::runtime_error);
-  EXPECT_NO_THROW(heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, {}, context));
+  EXPECT_THROW(heed::attention(q, k, v, AnyMask<false>(mask), context), std::runtime_error);
+  EXPECT_NO_THROW(heed::attention(q, k, v, AnyMask<true>(heed::NoMask{}), context));
 }
 
 }  // namespace

@@ -32,8 +32,6 @@ using heed::TensorView;
 
 template <class T>
 using Tensor4 = heed::Tensor<T, 4>;
-template <class T>
-using Options = heed::SegmentedAttentionOptions<T>;
 
 /// The inputs of a call, pooling vectors among them, and the gradient of its output.
 template <class T>
@@ -67,13 +65,26 @@ struct Kind {
   std::optional<double> scale = std::nullopt;
 
   template <class T>
-  Options<T> options(const Inputs<T>& in) const {
-    return {segment, causal, padding, scale,
-            learned ? TensorView<const T, 2>(in.pooling.view()) : TensorView<const T, 2>()};
+  heed::AnyAttention<T> value(const Inputs<T>& in, heed::TensorView<T, 2> dpooling = {}) const {
+    if (causal && padding) return with_mask(heed::Causal{} & *padding, in, dpooling);
+    if (causal) return with_mask(heed::Causal{}, in, dpooling);
+    if (padding) return with_mask(*padding, in, dpooling);
+    return with_mask(heed::NoMask{}, in, dpooling);
   }
   std::string text() const {
     return "segments of " + std::to_string(segment) + (causal ? ", causal" : ", full") +
            (learned ? ", learned" : ", mean") + (padding ? ", padded" : "");
+  }
+
+ private:
+  template <class M, class T>
+  heed::AnyAttention<T> with_mask(const M& mask, const Inputs<T>& in, heed::TensorView<T, 2> dpooling) const {
+    const heed::Segment length{segment};
+    const heed::Scale factor{scale.value_or(1 / std::sqrt(static_cast<double>(in.q.extent(3))))};
+    if (!learned) return heed::SegmentedAttention(mask, length, factor);
+    const heed::LearnedPooling pooling(in.pooling);
+    if (!dpooling.data()) return heed::SegmentedAttention(mask, length, factor, pooling);
+    return heed::SegmentedAttention(mask, length, factor, pooling.with_gradient(dpooling));
   }
 };
 
@@ -106,10 +117,8 @@ Answer<T> answer(const Inputs<T>& in, const Kind& kind, heed::Context& context) 
   Answer<T> a{Tensor4<T>(in.dout.extents()), Tensor4<T>(in.q.extents()), Tensor4<T>(in.k.extents()),
               Tensor4<T>(in.v.extents()), heed::Tensor<T, 2>(in.pooling.extents())};
   heed::AttentionCache<T> cache;
-  heed::segmented_attention_into(a.out, in.q, in.k, in.v, kind.options(in), cache, context);
-  heed::SegmentedAttentionGradients<T> to{a.dq.view(), a.dk.view(), a.dv.view()};
-  if (kind.learned) to.dpooling = a.dpooling.view();
-  heed::segmented_attention_backward_into(to, in.dout, a.out, in.q, in.k, in.v, kind.options(in), cache, context);
+  heed::attention_into(a.out, in.q, in.k, in.v, kind.value(in, a.dpooling.view()), cache, context);
+  heed::attention_backward_into({a.dq, a.dk, a.dv}, in.dout, cache, context);
   return a;
 }
 template <class T>
@@ -208,11 +217,11 @@ TEST(SegmentedAttention, ByHand) {
   const heed::Tensor<double, 2> q(5, 1), k(5, 1);
   heed::Tensor<double, 2> v(5, 1);
   for (Index i = 0; i < 5; ++i) v(i, 0) = static_cast<double>(1 << i);  // 1 2 | 4 8 | 16
-  const auto full = heed::segmented_attention(q, k, v, {.segment = 2});
+  const auto full = heed::attention(q, k, v, heed::SegmentedAttention(heed::Segment{2}));
   EXPECT_DOUBLE_EQ(full(0, 0), (1 + 2 + 6 + 16) / 4.);
   EXPECT_DOUBLE_EQ(full(3, 0), (1.5 + 4 + 8 + 16) / 4.);
   EXPECT_DOUBLE_EQ(full(4, 0), (1.5 + 6 + 16) / 3.);
-  const auto causal = heed::segmented_attention(q, k, v, {.segment = 2, .causal = true});
+  const auto causal = heed::attention(q, k, v, heed::SegmentedAttention(heed::Causal{}, heed::Segment{2}));
   EXPECT_DOUBLE_EQ(causal(0, 0), 1);
   EXPECT_DOUBLE_EQ(causal(1, 0), 1.5);
   EXPECT_DOUBLE_EQ(causal(2, 0), (1.5 + 4) / 2);
@@ -235,13 +244,14 @@ TEST(SegmentedAttention, BothPathsAreTheFormula) {
 TEST(SegmentedAttention, OneSegmentOfEverythingIsAttention) {
   const Inputs<double> in({1, 2, 1, 50, 50, 4, 3}, 2);
   for (const int segment : {50, 1000}) {
-    EXPECT_TRUE(same_bits(heed::segmented_attention(in.q, in.k, in.v, {.segment = segment}),
+    EXPECT_TRUE(same_bits(heed::attention(in.q, in.k, in.v, heed::SegmentedAttention(heed::Segment{segment})),
                           heed::attention(in.q, in.k, in.v)));
-    EXPECT_TRUE(same_bits(heed::segmented_attention(in.q, in.k, in.v, {.segment = segment, .causal = true}),
-                          heed::attention(in.q, in.k, in.v, heed::Causal{})));
+    EXPECT_TRUE(
+        same_bits(heed::attention(in.q, in.k, in.v, heed::SegmentedAttention(heed::Causal{}, heed::Segment{segment})),
+                  heed::attention(in.q, in.k, in.v, heed::Causal{})));
   }
   // Segments of one: a summary is its key.
-  const auto ones = heed::segmented_attention(in.q, in.k, in.v, {.segment = 1}),
+  const auto ones = heed::attention(in.q, in.k, in.v, heed::SegmentedAttention(heed::Segment{1})),
              all = heed::attention(in.q, in.k, in.v);
   EXPECT_LE((deviation<double, double, 4>(ones, all).error), 1e-14);
 }
@@ -251,8 +261,8 @@ TEST(SegmentedAttention, TheDefaultSegmentIsTheRootOfTheLength) {
   EXPECT_EQ(heed::default_segment(1000), 32);
   EXPECT_EQ(heed::default_segment(1), 16);
   const Inputs<double> in({1, 1, 1, 300, 300, 4, 3}, 3);
-  EXPECT_TRUE(same_bits(heed::segmented_attention(in.q, in.k, in.v),
-                        heed::segmented_attention(in.q, in.k, in.v, {.segment = 32})));
+  EXPECT_TRUE(same_bits(heed::attention(in.q, in.k, in.v, heed::SegmentedAttention()),
+                        heed::attention(in.q, in.k, in.v, heed::SegmentedAttention(heed::Segment{32}))));
 }
 
 TEST(SegmentedAttention, GradientsAreExact) {
@@ -266,7 +276,7 @@ TEST(SegmentedAttention, GradientsAreExact) {
       context.path = path;
       Tensor4<double> out(in.dout.extents());
       const auto loss = [&] {
-        heed::segmented_attention_into(out, in.q, in.k, in.v, kind.options(in), context);
+        heed::attention_into(out, in.q, in.k, in.v, kind.value(in), context);
         double sum = 0;
         for (Index i = 0; i < out.size(); ++i) sum += out.data()[i] * in.dout.data()[i];
         return sum;
@@ -291,14 +301,14 @@ TEST(SegmentedAttention, GradientsThatAreNotWantedAreLeftOut) {
   heed::AttentionCache<double> cache;
   Tensor4<double> out(in.dout.extents()), dq(in.q.extents()), dk(in.k.extents()), dv(in.v.extents());
   heed::Tensor<double, 2> dpooling(1, 3);
-  heed::segmented_attention_into(out, in.q, in.k, in.v, kind.options(in), cache, context);
-  const auto backward = [&](const heed::SegmentedAttentionGradients<double>& to) {
-    heed::segmented_attention_backward_into(to, in.dout, out, in.q, in.k, in.v, kind.options(in), cache, context);
+  const auto backward = [&](const heed::AttentionGradients<double>& to, heed::TensorView<double, 2> pooling = {}) {
+    heed::attention_into(out, in.q, in.k, in.v, kind.value(in, pooling), cache, context);
+    heed::attention_backward_into(to, in.dout, cache, context);
   };
-  backward({dq.view(), {}, {}, {}});
-  backward({{}, dk.view(), {}, {}});
-  backward({{}, {}, dv.view(), {}});
-  backward({{}, {}, {}, dpooling.view()});
+  backward({dq, {}, {}});
+  backward({{}, dk, {}});
+  backward({{}, {}, dv});
+  backward({}, dpooling.view());
   expect_same_bits({std::move(out), std::move(dq), std::move(dk), std::move(dv), std::move(dpooling)}, all);
 }
 
@@ -375,10 +385,8 @@ TEST(SegmentedAttention, TheSameBitsForAnyExecutorAndAnyStrides) {
         dk(in.k.extents(), random), dv(in.v.extents(), random);
     heed::Context context;
     heed::AttentionCache<double> cache;
-    heed::segmented_attention_into(out.view(), q.view(), k.view(), v.view(), kind.options(in), cache, context);
-    heed::segmented_attention_backward_into(
-        heed::SegmentedAttentionGradients<double>{dq.view(), dk.view(), dv.view(), {}}, dout.view(), out.view(),
-        q.view(), k.view(), v.view(), kind.options(in), cache, context);
+    heed::attention_into(out.view(), q.view(), k.view(), v.view(), kind.value(in), cache, context);
+    heed::attention_backward_into({dq.view(), dk.view(), dv.view()}, dout.view(), cache, context);
     EXPECT_TRUE(same_bits(out.view(), expected.out.view()));
     EXPECT_TRUE(same_bits(dq.view(), expected.dq.view()));
     EXPECT_TRUE(same_bits(dk.view(), expected.dk.view()));
@@ -397,10 +405,8 @@ TEST(SegmentedAttention, AllocatesNothingOnceWarm) {
   heed::AttentionCache<double> cache;
   const Kind kind{32, true, true};
   const auto step = [&] {
-    heed::segmented_attention_into(out, in.q, in.k, in.v, kind.options(in), cache, context);
-    heed::segmented_attention_backward_into(
-        heed::SegmentedAttentionGradients<double>{dq.view(), dk.view(), dv.view(), dpooling.view()}, in.dout, out, in.q,
-        in.k, in.v, kind.options(in), cache, context);
+    heed::attention_into(out, in.q, in.k, in.v, kind.value(in, dpooling.view()), cache, context);
+    heed::attention_backward_into({dq, dk, dv}, in.dout, cache, context);
   };
   step();
   EXPECT_EQ(allocations_of(step), 0);
@@ -435,29 +441,33 @@ TEST(SegmentedAttention, Errors) {
   Tensor4<double> q(1, 2, 3, 4), x(1, 1, 3, 4);
   const heed::Tensor<double, 2> pooling(2, 4);
   heed::Context context;
-  const auto text_of = [&](const Tensor4<double>& k, const Tensor4<double>& v, const Options<double>& options) {
-    return message_of<heed::Error>([&] { heed::segmented_attention(q, k, v, options); });
+  const auto text_of = [&](const Tensor4<double>& k, const Tensor4<double>& v, const auto&... parts) {
+    return message_of<heed::Error>([&] { heed::attention(q, k, v, heed::SegmentedAttention(parts...)); });
   };
-  EXPECT_TRUE(has_all(text_of(Tensor4<double>(1, 1, 3, 5), x, {}),
-                      {"heed::segmented_attention: k has Dk = 5 but q has Dk = 4"}));
-  EXPECT_TRUE(has_all(text_of(Tensor4<double>(1, 1, 5, 4), Tensor4<double>(1, 1, 5, 4), {}),
+  EXPECT_TRUE(
+      has_all(text_of(Tensor4<double>(1, 1, 3, 5), x), {"heed::SegmentedAttention: k has Dk = 5 but q has Dk = 4"}));
+  EXPECT_TRUE(has_all(text_of(Tensor4<double>(1, 1, 5, 4), Tensor4<double>(1, 1, 5, 4)),
                       {"q has L = 3 positions but k has L = 5", "one sequence"}));
-  EXPECT_TRUE(has_all(text_of(x, x, {.segment = -1}), {"segment = -1", "can't be negative"}));
-  EXPECT_TRUE(has_all(text_of(x, x, {.scale = INFINITY}), {"scale = inf", "finite"}));
-  EXPECT_TRUE(has_all(text_of(x, x, {.pooling = pooling}), {"pooling is (2, 4) but the call needs (1, 4)"}));
-  EXPECT_TRUE(has_all(message_of<heed::ValueError>([&] { heed::segmented_attention_into(x, x, x, x, {}, context); }),
-                      {"heed::segmented_attention: out overlaps q"}));
+  EXPECT_TRUE(has_all(text_of(x, x, heed::Segment{-1}), {"segment = -1", "can't be negative"}));
+  EXPECT_TRUE(has_all(text_of(x, x, heed::Scale{INFINITY}), {"scale = inf", "finite"}));
+  EXPECT_EQ(text_of(x, x, heed::Scale{1e39}), "") << "finite in double";
+  EXPECT_TRUE(has_all(text_of(x, x, heed::LearnedPooling(pooling)), {"pooling is (2, 4) but the call needs (1, 4)"}));
+  EXPECT_TRUE(has_all(
+      message_of<heed::ValueError>([&] { heed::attention_into(x, x, x, x, heed::SegmentedAttention(), context); }),
+      {"heed::SegmentedAttention: out overlaps q"}));
   heed::AttentionCache<double> cache;
-  heed::Tensor<double, 2> dpooling(1, 4);
-  const Tensor4<double> out(1, 1, 3, 4);
-  const auto backward = [&](const heed::SegmentedAttentionGradients<double>& to) {
-    return message_of<heed::Error>(
-        [&] { heed::segmented_attention_backward_into(to, out, out, x, x, x, {}, cache, context); });
+  const Tensor4<double> dout(1, 1, 3, 4);
+  Tensor4<double> out(1, 1, 3, 4);
+  const auto backward = [&](const heed::AttentionGradients<double>& to) {
+    return message_of<heed::Error>([&] { heed::attention_backward_into(to, dout, cache, context); });
   };
-  EXPECT_TRUE(has_all(backward({}), {"heed::segmented_attention_backward: the cache is of", "(0, 0, 0)"}));
-  cache.begin({1, 1, 3}, context, 0);
-  EXPECT_TRUE(has_all(backward({x.view(), {}, {}, {}}), {"dq overlaps q"}));
-  EXPECT_TRUE(has_all(backward({{}, {}, {}, dpooling.view()}), {"dpooling is wanted but pooling is not learned"}));
+  EXPECT_TRUE(has_all(backward({}), {"heed::attention_backward: no forward has filled the cache"}));
+  heed::attention_into(out, x, x, x, heed::SegmentedAttention(), cache, context);
+  EXPECT_TRUE(has_all(backward({x, {}, {}}), {"dq overlaps q"}));
+  heed::Tensor<double, 2> dpooling(1, 5);
+  EXPECT_TRUE(
+      has_all(message_of<heed::ShapeError>([&] { heed::LearnedPooling(pooling).with_gradient(dpooling.view()); }),
+              {"heed::LearnedPooling: the gradient is (1, 5) but the vectors are (2, 4)"}));
 }
 
 }  // namespace segmented_attention_tests

@@ -84,7 +84,7 @@ TEST_F(UserDefined, MaskAndModifierStayWithinTheBudget) {
   const auto run = [&]<class T>(T, heed::Path path) {
     heed::Context context;
     context.path = path;
-    return heed::attention(cast<T>(q.view()), cast<T>(k.view()), cast<T>(v.view()), mask, modifier, {}, context);
+    return heed::attention(cast<T>(q.view()), cast<T>(k.view()), cast<T>(v.view()), mask, modifier, context);
   };
   const auto exact = run(0.0, heed::Path::Reference);
   EXPECT_TRUE(within_budget(run(0.0f, heed::Path::Blocked), run(0.0f, heed::Path::Reference), exact));
@@ -92,10 +92,10 @@ TEST_F(UserDefined, MaskAndModifierStayWithinTheBudget) {
 
 TEST_F(UserDefined, AModifierChangesTheAnswer) {
   heed::Context context;
-  const auto plain = heed::attention(q, k, v, robots::SameTeam(3), heed::NoModifier{}, {}, context);
-  const auto faded = heed::attention(q, k, v, robots::SameTeam(3), robots::FadingAttention(0.02, 1.5), {}, context);
+  const auto plain = heed::attention(q, k, v, robots::SameTeam(3), context);
+  const auto faded = heed::attention(q, k, v, robots::SameTeam(3), robots::FadingAttention(0.02, 1.5), context);
   EXPECT_FALSE(same_bits(plain, faded));
-  const auto untouched = heed::attention(q, k, v, robots::SameTeam(3), robots::FadingAttention(0, 1e9), {}, context);
+  const auto untouched = heed::attention(q, k, v, robots::SameTeam(3), robots::FadingAttention(0, 1e9), context);
   EXPECT_LE((deviation<float, float, 4>(std::as_const(untouched).view(), std::as_const(plain).view()).error), 1e-6);
 }
 
@@ -107,7 +107,7 @@ TEST_F(UserDefined, AModifierIsAskedOnceAboutEveryVisiblePairOfRealPlaces) {
     heed::Tensor<int, 4> asked(s.B, s.H, s.Lq, s.Lk);
     const robots::Witness witness(asked.data(), s);
     const auto mask = heed::Window::top_left(9, 9);
-    heed::attention(q, k, v, mask, witness, {}, context);
+    heed::attention(q, k, v, mask, witness, context);
     for (int b = 0; b < s.B; ++b) {
       for (int h = 0; h < s.H; ++h) {
         for (int i = 0; i < s.Lq; ++i) {

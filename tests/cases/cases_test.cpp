@@ -15,11 +15,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <heed/attention/backward.hpp>
+#include <heed/attention/attention.hpp>
 #include <heed/io/safetensors.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/positional.hpp>
+#include <heed/nn/rotary.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/error_budget.hpp"
@@ -144,8 +145,7 @@ class Check {
     }
     for (const heed::Path path : {heed::Path::Reference, heed::Path::Blocked}) {
       context_.path = path;
-      const auto out = heed::attention(views[0], views[1], views[2], AnyMask<true>(heed::NoMask{}), heed::NoModifier{},
-                                       {}, context_);
+      const auto out = heed::attention(views[0], views[1], views[2], AnyMask<true>(heed::NoMask{}), context_);
       expect_near<T, 2>(out.view()[0][0], expected_.at("out"), tolerance_, "out");
     }
   }
@@ -163,7 +163,7 @@ class Check {
           context_.path = path;
           for (const bool causal : {true, false}) {
             const auto mask = causal ? AnyMask<true>(heed::Causal{}) : AnyMask<true>(heed::NoMask{});
-            const auto out = heed::attention(zero, zero, v, mask, heed::NoModifier{}, {}, context_);
+            const auto out = heed::attention(zero, zero, v, mask, context_);
             for (Index i = 0; i < length; ++i) {
               for (Index d = 0; d < width; ++d) {
                 ASSERT_NEAR(out(0, 0, i, d), static_cast<double>(causal ? i : length - 1) / 2, tolerance_)
@@ -222,8 +222,7 @@ class Check {
     for_each_element(p.view(), [&](double probability) {
       heed::AttentionOptions options;
       options.dropout = probability;
-      EXPECT_THROW(heed::attention(x, x, x, AnyMask<true>(heed::NoMask{}), heed::NoModifier{}, options, context_),
-                   heed::ValueError)
+      EXPECT_THROW(heed::attention(x, x, x, AnyMask<true>(heed::NoMask{}), options, context_), heed::ValueError)
           << probability;
     });
   }
@@ -315,9 +314,7 @@ class Check {
     }
   }
 
-  heed::Tensor<T, 4> attend() {
-    return heed::attention(q_, k_, v_, masks_.front(), heed::NoModifier{}, attention_options_, context_);
-  }
+  heed::Tensor<T, 4> attend() { return heed::attention(q_, k_, v_, masks_.front(), attention_options_, context_); }
 
   /// All results that the check expects, and the same output whether or not more is asked for.
   void run(heed::Path path) {
@@ -358,7 +355,7 @@ class Check {
           const auto q = placed(part(std::as_const(q_), first, count), first);
           const auto k = placed(part(std::as_const(k_), 0, first + count), 0);
           heed::attention_into(part(out, first, count), q, k, part(v_, 0, first + count),
-                               AnyMask<true>(heed::Causal::from(position)), heed::NoModifier{}, {}, context_);
+                               AnyMask<true>(heed::Causal::from(position)), context_);
           first += count;
         }
         expect_near<T, 4>(std::as_const(out).view(), expected_.at("out"), tolerance_, "out");

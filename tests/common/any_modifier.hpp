@@ -11,6 +11,7 @@
 
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/mask/modifier.hpp>
 
 #include "common/random_inputs.hpp"

@@ -63,7 +63,8 @@ void check_budget(const AttentionCase& c, std::uint64_t seed) {
 
   const auto fast = answer<T, S>(c, q, k, v, heed::Path::Blocked);
   const auto naive = answer<T, S>(c, q, k, v, heed::Path::Reference);
-  const auto exact = answer<E, E>(c, cast<E>(q.view()), cast<E>(k.view()), cast<E>(v.view()), heed::Path::Reference);
+  const auto exact_q = cast<E>(q.view()), exact_k = cast<E>(k.view()), exact_v = cast<E>(v.view());
+  const auto exact = answer<E, E>(c, exact_q, exact_k, exact_v, heed::Path::Reference);
   EXPECT_TRUE(within_budget(fast.out, naive.out, exact.out)) << "output";
   EXPECT_TRUE(within_budget(fast.log_sum_exp, naive.log_sum_exp, exact.log_sum_exp)) << "log-sum-exp";
 

@@ -50,10 +50,9 @@ class Golden {
   }
 
   /// Whether every element is within `tolerance` times the largest expected element, and none is NaN.
-  template <class T, int Rank>
-  testing::AssertionResult agrees(std::string_view name, const heed::TensorView<T, Rank>& actual,
-                                  double tolerance) const {
-    return agrees_with<std::remove_const_t<T>, Rank>(name, actual, tolerance);
+  template <heed::TensorLike A>
+  testing::AssertionResult agrees(std::string_view name, const A& actual, double tolerance) const {
+    return agrees_with<heed::scalar_of_t<A>, heed::rank_of_v<A>>(name, heed::view_of(actual), tolerance);
   }
 
  private:

@@ -117,5 +117,9 @@ heed::Tensor<To, Rank> cast(const heed::TensorView<From, Rank>& from) {
   for_each_element(from, [&](const auto& x) { *out++ = static_cast<To>(x); });
   return to;
 }
+template <class To, class From, int Rank>
+heed::Tensor<To, Rank> cast(const heed::Tensor<From, Rank>& from) {
+  return cast<To>(from.view());
+}
 
 }  // namespace heed_test

@@ -45,9 +45,9 @@ template <class T, class U, int Rank>
   }
   return ::testing::AssertionSuccess();
 }
-template <class T, int Rank>
-::testing::AssertionResult same_bits(const heed::Tensor<T, Rank>& a, const heed::Tensor<T, Rank>& b) {
-  return same_bits(a.view(), b.view());
+template <heed::TensorLike A, heed::TensorLike B>
+::testing::AssertionResult same_bits(const A& a, const B& b) {
+  return same_bits(heed::view_of(a), heed::view_of(b));
 }
 
 /// A tensor whose elements lie in a larger buffer in any order, with gaps, forwards or backwards. What lies in the gaps

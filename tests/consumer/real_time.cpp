@@ -22,7 +22,8 @@ int main() {
   const std::size_t reserved = context.workspace().capacity();
 
   heed::EncoderLayer<float> layer({.embed_dim = 64, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre});
-  layer.initialize(1);
+  heed::Random random(1);
+  layer.initialize(random);
   layer.pack();
   const heed::Tensor<float, 3> x(1, 16, 64);
   heed::Tensor<float, 3> y(1, 16, 64);

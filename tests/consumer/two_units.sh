@@ -1,53 +1,101 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# two_units.sh BUILD_DIR COMPILER FLAG...: two translation units, one for the baseline and one for AVX2, in one program.
-# Linked in both orders, as objects and as shared libraries, with and without inlining. The linker keeps one copy of
-# each inline function of the same name: had the units such a function in common, the baseline could run AVX2 code.
+# two_units.sh BUILD_DIR COMPILER FLAG...: translation units with different flags in one program. The linker keeps one
+# copy of each inline function of the same name: had two units such a function of heed in common, one would run the
+# other's code. Each unit must give the bits that it gives alone, whichever unit the linker sees first.
 set -eu
 
 here=$(dirname "$0")
 build=$1
-shift
+compiler=$2
+shift 2
 mkdir -p "$build"
+for flag; do printf '"%s"\n' "$flag"; done >"$build/flags"
 
-if [ "$(uname -m)" != x86_64 ] || ! grep -qw avx2 /proc/cpuinfo || ! grep -qw fma /proc/cpuinfo; then
-  echo "skipped: needs an x86-64 CPU with AVX2 and FMA"
+if [ "$(uname -m)" != x86_64 ]; then
+  echo "skipped: the flags are those of x86-64"
   exit 77
 fi
 
-run() {
-  echo "+ $*"
-  "$@"
+compile() {
+  "$compiler" "@$build/flags" "$@"
 }
 
-run "$@" -c "$here/two_units/main.cpp" -o "$build/main.o"
+units=""
+# unit NAME "FEATURES of the processor" FLAG...
+unit() {
+  name=$1
+  for feature in $2; do
+    if ! grep -qw "$feature" /proc/cpuinfo; then
+      echo "left out: $name, since this processor has no $feature"
+      return
+    fi
+  done
+  shift 2
+  echo "+ $name $*"
+  compile -fPIC "$@" -DUNIT="$name" -c "$here/two_units/unit.cpp" -o "$build/$name.o"
+  units="$units $name"
+}
 
-for inlining in -finline -fno-inline; do
-  first=$build/first$inlining.o
-  second=$build/second$inlining.o
-  run "$@" -fPIC $inlining -DUNIT=first -c "$here/two_units/unit.cpp" -o "$first"
-  run "$@" -fPIC $inlining -mavx2 -mfma -DUNIT=second -c "$here/two_units/unit.cpp" -o "$second"
+# main UNIT...: a main.o that calls these units.
+main() {
+  calls=""
+  for name; do calls="$calls X($name)"; done
+  compile "-DUNITS=$calls" -c "$here/two_units/main.cpp" -o "$build/main.o"
+}
 
-  run "$@" "$build/main.o" "$first" "$second" -o "$build/objects"
-  run "$build/objects"
-  run "$@" "$build/main.o" "$second" "$first" -o "$build/objects"
-  run "$build/objects"
+# compare ARGUMENT...: links main.o with these files; the program must print what the units printed alone.
+compare() {
+  (cd "$build" && compile main.o "$@" -o together && ./together >together.txt)
+  if ! diff "$build/alone.txt" "$build/together.txt"; then
+    echo "The results of a unit changed when linked as $*"
+    exit 1
+  fi
+}
 
-  run "$@" -shared "$first" -o "$build/libfirst.so"
-  run "$@" -shared "$second" -o "$build/libsecond.so"
-  run "$@" "$build/main.o" "-Wl,-rpath,$build" "-L$build" -lfirst -lsecond -o "$build/shared"
-  run "$build/shared"
-  run "$@" "$build/main.o" "-Wl,-rpath,$build" "-L$build" -lsecond -lfirst -o "$build/shared"
-  run "$build/shared"
+unit x86v1 ""
+unit ssse3 "ssse3" -mssse3
+unit sse42 "sse4_2 popcnt" -msse4.2
+unit avx "avx" -mavx
+unit avx_f16c "avx f16c" -mavx -mf16c
+unit avx_fma "avx fma" -mavx -mfma
+unit avx2_fma "avx2 fma" -mavx2 -mfma
+unit avx512f "avx512f fma" -mavx512f -mfma
+unit avx512vl "avx512f avx512dq avx512bw avx512vl fma" -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma
+unit own_throw "avx fma" -mavx -mfma -DHEED_THROW=throw
+
+: >"$build/alone.txt"
+for name in $units; do
+  main "$name"
+  (cd "$build" && compile main.o "$name.o" -o alone && ./alone >>alone.txt)
 done
+cat "$build/alone.txt"
 
-# A run can't show which copy the linker kept, on a machine that has AVX2. The symbols can.
-for unit in first second; do
-  nm --defined-only "$build/$unit-finline.o" | sed -n 's/^[0-9a-f]* [VWu] //p' | sort >"$build/$unit.symbols"
+main $units
+objects="" reversed=""
+for name in $units; do
+  objects="$objects $name.o"
+  reversed="$name.o $reversed"
 done
-shared=$(comm -12 "$build/first.symbols" "$build/second.symbols" | c++filt | grep -E 'heed::|Eigen::' || true)
-if [ -n "$shared" ]; then
-  echo "Both units define these functions under one name, although their instruction sets differ:"
-  echo "$shared"
+compare $objects
+compare $reversed
+for name in $units; do compare "$name.o" $(echo "$objects" | sed "s/ $name\.o//"); done
+
+libraries="" reversed=""
+for name in $units; do
+  (cd "$build" && compile -shared "$name.o" -o "lib$name.so")
+  libraries="$libraries -l$name"
+  reversed="-l$name $reversed"
+done
+compare -Wl,-rpath,. -L. $libraries
+compare -Wl,-rpath,. -L. $reversed
+
+# A difference in speed or a missing instruction does not show in bits. The symbols show it.
+for name in $units; do
+  nm --defined-only "$build/$name.o" | sed -n 's/^[0-9a-f]* [VWu] //p' | sort
+done | sort | uniq -d | c++filt | grep '^heed::\| heed::' >"$build/shared.txt" || true
+if [ -s "$build/shared.txt" ]; then
+  echo "Units define these functions of heed under one name, although their flags differ:"
+  cat "$build/shared.txt"
   exit 1
 fi

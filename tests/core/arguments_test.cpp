@@ -32,7 +32,8 @@ TEST_F(ReadAs, AddsLeadingExtentsOfOne) {
   const TensorView<const float, 4> v = read_as<4>(x, workspace_);
   EXPECT_EQ(v.extents(), (heed::Extents<4>{1, 1, 3, 4}));
   EXPECT_EQ(&v(0, 0, 2, 1), &x(2, 1));
-  const TensorView<const float, 3> batch = read_as<3>(Tensor<float, 3>(2, 3, 4).view(), workspace_);
+  const Tensor<float, 3> y(2, 3, 4);
+  const TensorView<const float, 3> batch = read_as<3>(y, workspace_);
   EXPECT_EQ(batch.extents(), (heed::Extents<3>{2, 3, 4}));
 }
 

@@ -14,11 +14,10 @@
 #include <heed/core/parallel.hpp>
 
 #include "common/allocation_counter.hpp"
+#include "common/little_memory.hpp"
 
 #if defined(__linux__)
-#include <fstream>
-#include <sys/resource.h>
-#include <unistd.h>
+#include <ctime>
 #endif
 
 namespace {
@@ -220,6 +219,91 @@ TEST(ThreadPool, CallersFromSeveralThreadsTakeTurns) {
   EXPECT_EQ(failures, 0);
 }
 
+TEST(ThreadPool, CallersNeverShareAWorkerAlsoForOneTask) {
+  for (const int threads : {1, 3}) {
+    SCOPED_TRACE(threads);
+    ThreadPool pool(threads);
+    std::vector<std::atomic<int>> running(static_cast<std::size_t>(threads));
+    std::atomic<int> shared{0};
+    const auto task = [&](int, int worker) {
+      std::atomic<int>& here = running[static_cast<std::size_t>(worker)];
+      if (++here > 1) ++shared;
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      --here;
+    };
+    std::vector<std::thread> callers;
+    for (int caller = 0; caller < 3; ++caller) {
+      callers.emplace_back([&, caller] {
+        for (int call = 0; call < 30; ++call) pool.parallel_for(caller == 0 ? 4 : 1, task);
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+    EXPECT_EQ(shared, 0);
+  }
+}
+
+TEST(ThreadPool, ASingleTaskMayForkAgainAndThrow) {
+  ThreadPool pool(2);
+  int runs = 0;
+  pool.parallel_for(
+      1, [&](int, int outer) { pool.parallel_for(3, [&](int, int worker) { runs += worker == outer ? 1 : 100; }); });
+  EXPECT_EQ(runs, 3);
+  EXPECT_THROW(pool.parallel_for(1, [](int, int) { throw heed::ValueError("stop"); }), heed::ValueError);
+  expect_pieces_to_run_once(pool, 10);
+}
+
+#if defined(__linux__)
+TEST(ThreadPool, AWaitingCallerSleeps) {
+  ThreadPool pool(2);
+  const auto cpu_time = [] {
+    timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  };
+  std::atomic<int> met{0};
+  double before = 0;
+  pool.parallel_for(2, [&](int, int worker) {
+    ++met;
+    while (met.load() < 2) std::this_thread::yield();
+    if (worker == 0)
+      before = cpu_time();
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  });
+  EXPECT_LT(cpu_time() - before, 0.1);
+}
+#endif
+
+TEST(ParallelForEach, CountsTasksIn64Bits) {
+  /// Counts what it is asked for and runs nothing but the ends.
+  class Counting final : public Executor {
+   public:
+    int concurrency() const override { return 1; }
+    void parallel_for(int n, Task task) override {
+      total += n;
+      task(0, 0);
+      task(n - 1, 0);
+    }
+    heed::Index total = 0;
+  };
+  Counting executor;
+  const heed::Index n = (heed::Index{1} << 32) + 5;
+  std::vector<heed::Index> seen;
+  heed::detail::parallel_for_each(&executor, n, [&](heed::Index i, int) { seen.push_back(i); });
+  EXPECT_EQ(executor.total, n);
+  EXPECT_EQ(seen.front(), 0);
+  EXPECT_EQ(seen.back(), n - 1);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+}
+
+TEST(ParallelForEach, RunsInThisThreadWithoutAnExecutor) {
+  std::string order;
+  heed::detail::parallel_for_each(
+      nullptr, 3, [&](heed::Index i, int worker) { order += std::to_string(i) + std::to_string(worker) + ' '; });
+  EXPECT_EQ(order, "00 10 20 ");
+  heed::detail::parallel_for_each(nullptr, 0, [](heed::Index, int) { FAIL(); });
+}
+
 TEST(ThreadPool, AllocatesNothingPerCall) {
   ASSERT_TRUE(heed_test::counts_allocations());
   ThreadPool pool(2);
@@ -244,28 +328,10 @@ TEST(ThreadPool, NeedsAtLeastOneThread) {
   EXPECT_THROW(ThreadPool(-3), heed::ValueError);
 }
 
-#if defined(__linux__) && !defined(HEED_TEST_SANITIZED)
-/// While it lives, the program can't get more than `bytes` of further address space.
-class LittleMemory {
- public:
-  explicit LittleMemory(rlim_t bytes) {
-    rlim_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    getrlimit(RLIMIT_AS, &before_);
-    const rlimit limit{pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + bytes, before_.rlim_max};
-    setrlimit(RLIMIT_AS, &limit);
-  }
-  ~LittleMemory() { setrlimit(RLIMIT_AS, &before_); }
-  LittleMemory(const LittleMemory&) = delete;
-  LittleMemory& operator=(const LittleMemory&) = delete;
-
- private:
-  rlimit before_{};
-};
-
+#if defined(HEED_TEST_LITTLE_MEMORY)
 TEST(ThreadPool, WhenTheSystemGivesNoMoreThreadsTheCallerLearnsOfIt) {
   // Room for the stacks of a few threads, not for those of a thousand.
-  const LittleMemory little(rlim_t{200} << 20);
+  const heed_test::LittleMemory little(200LL << 20);
   EXPECT_THROW(ThreadPool(1000), std::system_error);
 }
 #endif

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 
 #include "common/random_inputs.hpp"
 #include "common/special_values.hpp"

@@ -424,4 +424,85 @@ TEST(MayOverlap, KnowsNegativeStrides) {
   EXPECT_FALSE(heed::detail::may_overlap(reversed_head, t.view().slice(0, 5, 5)));
 }
 
+TEST(MayOverlap, TellsHeadsOfAFusedProjectionApart) {
+  // The parts of one buffer, as views (B, H, L, D): all pairs of heads and of q, k, v.
+  constexpr Index B = 2, L = 3, H = 2, D = 4;
+  Tensor<float, 1> buffer(B * L * 3 * H * D);
+  const Index W = 3 * H * D;
+  const auto check = [&](const char* layout, const Extents<4>& strides, Index part) {
+    const auto view = [&](Index which) {
+      return TensorView<float, 4>(buffer.data() + which * part, {B, H, L, D}, strides);
+    };
+    for (Index i = 0; i < 3; ++i) {
+      for (Index j = 0; j < 3; ++j) {
+        EXPECT_EQ(heed::detail::may_overlap(view(i), view(j)), i == j) << layout << i << j;
+        for (Index g = 0; g < H; ++g) {
+          for (Index h = 0; h < H; ++h) {
+            const auto head_i = view(i).slice(1, g, 1), head_j = view(j).slice(1, h, 1);
+            EXPECT_EQ(heed::detail::may_overlap(head_i, head_j), i == j && g == h) << layout << i << j << g << h;
+          }
+        }
+      }
+    }
+  };
+  check("(B, L, 3HD) ", {L * W, D, W, 1}, H * D);
+  check("(B, L, H, 3, D) ", {L * W, 3 * D, W, 1}, D);
+  check("(3, B, H, L, D) ", {H * L * D, L * D, D, 1}, B * H * L * D);
+  check("(B, L, D, H, 3) ", {L * W, 3, W, 3 * H}, 1);
+}
+
+TEST(MayOverlap, IsExactForStridedViewsOfOneBuffer) {
+  // Arbitrary small strides, of either sign, also 0.
+  int overlapping = 0, apart = 0;
+  for (std::uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    std::array<float, 512> buffer{};
+    const auto view = [&] {
+      Extents<3> extents{}, strides{};
+      for (std::size_t d = 0; d < 3; ++d) {
+        extents[d] = random_index(random, 1, 4);
+        strides[d] = random_index(random, -20, 20);
+      }
+      return TensorView<const float, 3>(buffer.data() + random.integer(200, 300), extents, strides);
+    };
+    const auto a = view(), b = view();
+    const bool overlap = share_an_element(a, b);
+    ASSERT_EQ(heed::detail::may_overlap(a, b), overlap) << "seed " << seed;
+    (overlap ? overlapping : apart) += 1;
+  }
+  EXPECT_GT(overlapping, 1000);
+  EXPECT_GT(apart, 1000);
+}
+
+TEST(MayOverlap, TellsElementsOfDifferentTypesApart) {
+  // Pairs of a float and a double, 16 bytes each: floats at byte 0, doubles at byte 8.
+  alignas(8) std::array<unsigned char, 64> bytes{};
+  const TensorView<const float, 1> floats(reinterpret_cast<const float*>(bytes.data()), {4}, {4});
+  const TensorView<const double, 1> doubles(reinterpret_cast<const double*>(bytes.data() + 8), {4}, {2});
+  const TensorView<const float, 1> inside(reinterpret_cast<const float*>(bytes.data() + 12), {4}, {4});
+  EXPECT_FALSE(heed::detail::may_overlap(floats, doubles));
+  EXPECT_TRUE(heed::detail::may_overlap(doubles, inside));
+  EXPECT_FALSE(heed::detail::may_overlap(floats, inside));
+}
+
+TEST(MayOverlap, TakesBroadcastViewsOfHugeExtents) {
+  constexpr Index huge = std::numeric_limits<int>::max();
+  std::array<float, 2> values{};
+  const TensorView<const float, 3> a(values.data(), {huge, huge, huge}, {0, 0, 0});
+  const TensorView<const float, 3> b(values.data() + 1, {huge, huge, huge}, {0, 0, 0});
+  EXPECT_TRUE(heed::detail::may_overlap(a, a));
+  EXPECT_FALSE(heed::detail::may_overlap(a, b));
+  EXPECT_FALSE(a.empty());
+  EXPECT_EQ(a.size(), std::numeric_limits<Index>::max());
+  EXPECT_EQ((TensorView<const float, 3>(values.data(), {huge, huge, 0}, {0, 0, 0}).size()), 0);
+}
+
+TEST(MayOverlap, AnswersSoonForAwkwardStrides) {
+  // Deciding these exactly would take many tries; the answer may then be true, but never a wrong false.
+  std::vector<float> buffer(4'000'000);
+  const TensorView<const float, 4> a(buffer.data(), {60, 60, 60, 60}, {1009, 1013, 1019, 1021});
+  const TensorView<const float, 4> b(buffer.data() + 30000, {60, 60, 60, 60}, {1031, 1033, 1039, 1049});
+  EXPECT_TRUE(heed::detail::may_overlap(a, b));
+}
+
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include <heed/core/workspace.hpp>
 
 #include "common/allocation_counter.hpp"
+#include "common/little_memory.hpp"
 #include "common/random_inputs.hpp"
 
 namespace {
@@ -132,6 +135,46 @@ TEST(Workspace, ManyFramesDoNotGrowIt) {
   for (int i = 0; i < 1000; ++i) call(workspace, 1 + i % 100);
   EXPECT_LE(workspace.capacity(), workspace.peak() + 4096);
 }
+
+#if defined(HEED_TEST_LITTLE_MEMORY)
+TEST(Workspace, OutOfMemoryReachesTheCaller) {
+  Workspace workspace;
+  constexpr Index size = Index{64} << 20;
+  const auto run = [&](Index n) {
+    const Workspace::Frame frame(workspace);
+    workspace.take<char>(n);
+    workspace.take<char>(n);
+  };
+  {
+    const heed_test::LittleMemory little(3 * size);
+    run(size);
+    EXPECT_THROW(run(3 * size), std::bad_alloc);
+    run(size / 2);
+  }
+  run(size);
+  EXPECT_EQ(heed_test::allocations_of([&] { run(size); }), 0);
+}
+
+TEST(Workspace, AFrameThatEndsWithoutMemoryDoesNotThrow) {
+  Workspace workspace;
+  constexpr Index size = Index{64} << 20;
+  {
+    auto frame = std::make_unique<Workspace::Frame>(workspace);
+    workspace.take<char>(size);
+    workspace.take<char>(size);
+    const heed_test::LittleMemory little(-2 * size);
+    frame.reset();  // would merge the two blocks
+    EXPECT_THROW(
+        {
+          const Workspace::Frame next(workspace);
+          workspace.take<char>(size);
+        },
+        std::bad_alloc);
+  }
+  const Workspace::Frame frame(workspace);
+  EXPECT_NO_THROW(workspace.take<char>(size));
+}
+#endif
 
 TEST(Workspace, ReleaseAndReserveDoNothingInsideAFrame) {
   Workspace workspace;

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// What must hold for a safetensors file of any bytes: shared by the fuzzer and by the test that replays its corpus.
+/// Checks SafeTensors on arbitrary bytes. The fuzzer and the test that replays its corpus share it.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +21,8 @@ inline void require(bool holds, const char* what) {
   std::abort();
 }
 
-/// Opens the bytes as a file and reads all of it. Returns the refusal, or nothing when the file was accepted; ends the
-/// program when the file was accepted though something in it is wrong.
+/// Opens the bytes as a file and reads all of it. Returns the error message, or nothing if the file was accepted. Ends
+/// the program if an invalid file was accepted.
 inline std::string refusal_of(std::span<const std::byte> bytes) {
   try {
     const heed::SafeTensors file = heed::SafeTensors::from_memory(bytes, "fuzz");
@@ -38,7 +38,7 @@ inline std::string refusal_of(std::span<const std::byte> bytes) {
       const std::span<const std::byte> data = file.bytes(name);
       require(data.size() == info.end - info.begin, "a tensor has the bytes that its offsets say");
       require(data.empty() || (data.data() >= bytes.data() && data.data() + data.size() <= bytes.data() + bytes.size()),
-              "a tensor lies inside the file");
+              "a tensor is inside the file");
       try {
         if (is_float(info.dtype)) {
           heed::Tensor<double, 1> to(static_cast<heed::Index>(elements));
@@ -47,7 +47,7 @@ inline std::string refusal_of(std::span<const std::byte> bytes) {
           file.read_integers<std::int16_t, 1>(name);
         }
       } catch (const heed::Error&) {
-        // Another rank, a value that does not fit: the reader said so.
+        // The reader refused another rank or a value out of range.
       }
     }
     return {};

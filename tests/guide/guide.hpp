@@ -21,6 +21,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/heed.hpp>
+#include <heed/inspect.hpp>
 
 #include "common/layer_instances.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Each diagnostic fires on a model that was broken on purpose. That they are silent on a trained one:
-// model/minilm_test.
+// Each diagnostic reports a model that was broken on purpose. model/minilm_test checks that a trained model is not
+// reported.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include <heed/inspect/diagnostics.hpp>
+#include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/any_mask.hpp"
 #include "common/layer_instances.hpp"
 #include "common/message_of.hpp"
 
@@ -34,16 +34,17 @@ Encoder encoder(Index kv_heads = 0) {
       {.num_layers = 2,
        .layer = {
            .embed_dim = 32, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre, .num_kv_heads = kv_heads}});
-  model.initialize(5);
-  // Scores of untrained layers are small: as large as those of trained ones, queries tell keys apart.
+  heed::Random random(5);
+  model.initialize(random);
+  // Scores of untrained layers are small. With the size of trained ones, queries distinguish keys.
   for (Index i = 0; i < 2; ++i) {
-    const auto weight = model.layer(i).self_attn().in_proj_weight().mutable_value();
+    const auto weight = model.layers[i].self_attn.in_proj_weight.mutable_value();
     std::transform(weight.data(), weight.data() + weight.size(), weight.data(), [](float w) { return 2 * w; });
   }
   return model;
 }
 
-/// The inputs 0.9, -0.4, ... of no pattern.
+/// Inputs 0.9, -0.4, ... without a pattern.
 Tensor<float, 3> numbers() {
   Tensor<float, 3> x(2, 16, 32);
   for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>((i * i * 37 + i * 11) % 101) / 50 - 1;
@@ -51,7 +52,7 @@ Tensor<float, 3> numbers() {
 }
 
 /// One type for all masks, so that attention is compiled once here.
-using AnyMask = heed_test::AnyMask<true>;
+using heed::AnyMask;
 
 template <class Model>
 Diagnosis diagnose(Model& model, const AnyMask& mask = heed::NoMask{}, const Tensor<float, 3>& x = numbers(),
@@ -75,7 +76,7 @@ std::string kinds(const Diagnosis& diagnosis) {
 
 /// The rows of the query projection of layer 1 times a factor.
 void scale_queries(Encoder& model, float factor) {
-  const auto weight = model.layer(1).self_attn().in_proj_weight().mutable_matrix();
+  const auto weight = model.layers[1].self_attn.in_proj_weight.mutable_matrix();
   for (Index i = 0; i < 32; ++i) {
     for (Index j = 0; j < 32; ++j) weight(i, j) *= factor;
   }
@@ -103,7 +104,7 @@ TEST(Diagnostics, FindUniformHeads) {
 
 TEST(Diagnostics, MarkSingleHeadsWithoutAFinding) {
   Encoder model = encoder();
-  const auto weight = model.layer(1).self_attn().in_proj_weight().mutable_matrix();
+  const auto weight = model.layers[1].self_attn.in_proj_weight.mutable_matrix();
   for (Index i = 0; i < 8; ++i) {
     for (Index j = 0; j < 32; ++j) weight(i, j) = 0;
   }
@@ -123,10 +124,10 @@ TEST(Diagnostics, FindSaturatedHeads) {
 
 TEST(Diagnostics, FindSinks) {
   Encoder model = encoder();
-  // A bias of the queries along that of the keys, and a first token whose keys lie far in its direction.
-  auto bias = model.layer(0).self_attn().in_proj_bias().mutable_value();
+  // A bias of the queries in the direction of the first key, which is far out.
+  auto bias = model.layers[0].self_attn.in_proj_bias.mutable_value();
   for (Index i = 0; i < 64; ++i) bias(i) = 3;
-  auto weight = model.layer(0).self_attn().in_proj_weight().mutable_matrix();
+  auto weight = model.layers[0].self_attn.in_proj_weight.mutable_matrix();
   for (Index i = 32; i < 64; ++i) weight(i, 0) = 3;
   Tensor<float, 3> x = numbers();
   for (Index b = 0; b < 2; ++b) {
@@ -148,7 +149,7 @@ TEST(Diagnostics, FindQueriesWithoutKeys) {
 
 TEST(Diagnostics, FindTheFirstNumberThatIsNotFinite) {
   Encoder model = encoder();
-  model.layer(1).norm1().weight().mutable_value()(7) = std::numeric_limits<float>::quiet_NaN();
+  model.layers[1].norm1.weight.mutable_value()(7) = std::numeric_limits<float>::quiet_NaN();
   const Diagnosis diagnosis = diagnose(model);
   ASSERT_FALSE(diagnosis.findings.empty());
   EXPECT_EQ(diagnosis.findings[0].kind, FindingKind::NotFinite);
@@ -161,7 +162,7 @@ TEST(Diagnostics, FindTheFirstNumberThatIsNotFinite) {
 
 /// Makes the `to`-th part (0 queries, 1 keys, 2 values) of the first layer's projections the `from`-th, times a factor.
 void copy_projection(Encoder& model, Index from, Index to, float factor) {
-  auto weight = model.layer(0).self_attn().in_proj_weight().mutable_matrix();
+  auto weight = model.layers[0].self_attn.in_proj_weight.mutable_matrix();
   for (Index i = 0; i < 32; ++i) {
     for (Index j = 0; j < 32; ++j) weight(32 * to + i, j) = factor * weight(32 * from + i, j) + 0.001f;
   }
@@ -184,7 +185,7 @@ TEST(Diagnostics, FindProportionalProjections) {
 TEST(Diagnostics, CompareSharedKeysWithTheirQueries) {
   Encoder model = encoder(2);
   // Queries of 4 heads of width 8, keys of 2: query heads 0 and 1 belong to key head 0.
-  auto weight = model.layer(1).self_attn().in_proj_weight().mutable_matrix();
+  auto weight = model.layers[1].self_attn.in_proj_weight.mutable_matrix();
   for (Index i = 0; i < 32; ++i) {
     for (Index j = 0; j < 32; ++j) weight(i, j) = weight(32 + i / 16 * 8 + i % 8, j);
   }
@@ -195,11 +196,12 @@ TEST(Diagnostics, CompareSharedKeysWithTheirQueries) {
   EXPECT_EQ(kinds(diagnosis), "proportional_projections");
 }
 
-TEST(Diagnostics, CompareProjectionsOfTheirOwn) {
+TEST(Diagnostics, CompareSeparateProjections) {
   heed::SelfAttention<float> layer({.embed_dim = 32, .head_dim = 8, .value_head_dim = 8, .out_dim = 32});
-  layer.initialize(1);
+  heed::Random random(1);
+  layer.initialize(random);
   EXPECT_EQ(diagnose(layer).projections.size(), 1u);
-  std::copy_n(layer.q_proj().weight().value().data(), 8 * 32, layer.v_proj().weight().mutable_value().data());
+  std::copy_n(layer.q_proj.weight.value().data(), 8 * 32, layer.v_proj.weight.mutable_value().data());
   const Diagnosis diagnosis = diagnose(layer);
   EXPECT_NEAR(diagnosis.projections[0].query_value, 1, 1e-6);
   EXPECT_EQ(kinds(diagnosis), "proportional_projections");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The grid of all heads, and PNG. That the PNG files unpack: browser/png_test.py.
+// The grid of all heads, and PNG. browser/png_test.py checks that the PNG files can be decoded.
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -81,7 +81,7 @@ TEST(Grid, PutsCellsOfOneColourTogether) {
   Recorder recorder;
   show(recorder, "a", two_by_two());
   const std::string svg = heed::attention_grid_svg(recorder);
-  const std::string max_weight = heed::detail::colour_text(heed::detail::heat_colour(1));
+  const std::string max_weight = heed::detail::color_text(heed::detail::heat_color(1));
   EXPECT_EQ(count(svg, "<path fill=\"" + max_weight + "\" d=\"M1 0h1v1h-1zM0 1h2v1h-2z\"/>"), 1) << svg;
 }
 

@@ -24,8 +24,7 @@ using heed_test::count;
 
 bool contains(std::string_view text, std::string_view part) { return count(text, part) > 0; }
 
-/// Whether every element of a document is closed in order and no text holds a bare '<', '>' or '&': what a browser asks
-/// of XML without further features.
+/// True if all elements of an XML document are closed in order and no text contains a bare '<', '>' or '&'.
 testing::AssertionResult is_well_formed(std::string_view xml) {
   std::vector<std::string_view> open;
   while (!xml.empty()) {
@@ -73,7 +72,7 @@ TEST(Heatmap, HasACellWithItsNumberForEachPair) {
   EXPECT_TRUE(contains(svg, "<title>sat \u2192 the: 0.3333</title>"));
   EXPECT_TRUE(contains(svg, "<title>the \u2192 the: 1</title>"));
   EXPECT_TRUE(contains(svg, "<title>cat \u2192 sat: 0 (hidden)</title>"));
-  EXPECT_EQ(count(svg, ">sat</text>"), 2) << "each label stands at its row and at its column";
+  EXPECT_EQ(count(svg, ">sat</text>"), 2) << "each label is at its row and its column";
 }
 
 TEST(Heatmap, HiddenCellsAreHatchedAndExplained) {
@@ -163,9 +162,9 @@ TEST(Heatmap, RefusesNegativeNumbers) {
   }
 }
 
-std::string hex(double t) { return heed::detail::colour_text(heed::detail::heat_colour(t)); }
+std::string hex(double t) { return heed::detail::color_text(heed::detail::heat_color(t)); }
 
-/// The lightness of #rrggbb as people see it: CIE L* of the relative luminance.
+/// The perceived lightness of #rrggbb: CIE L* of the relative luminance.
 double lightness(const std::string& color) {
   double luminance = 0;
   const double factors[] = {0.2126, 0.7152, 0.0722};

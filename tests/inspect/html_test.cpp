@@ -26,7 +26,7 @@ using heed::Tensor;
 using heed_test::has_all;
 using heed_test::message_of;
 
-/// A layer whose key k <= q + shift is visible, with weights that rise to the right.
+/// A layer in which keys k <= q + shift are visible, with weights that increase with k.
 void show(Recorder& recorder, std::string_view name, const heed::Extents<4>& extents, int shift = 1000) {
   Tensor<double, 4> weights(extents);
   for (Index b = 0; b < extents[0]; ++b) {
@@ -109,7 +109,7 @@ TEST(Html, WritesEachMaskAndTextOnce) {
   for (std::size_t i = 0; i < 25; ++i) EXPECT_EQ(causal[i / 8] >> (i % 8) & 1, i % 5 <= i / 5) << i;
 }
 
-TEST(Html, TellsEntropyAndShowsTheSampleThatIsAskedFor) {
+TEST(Html, ShowsEntropyAndTheRequestedSample) {
   Recorder recorder;
   Tensor<double, 4> weights(2, 1, 2, 2);
   const double numbers[] = {0.5, 0.5, 0.5, 0.5, 1, 0, 1, 0};
@@ -153,7 +153,7 @@ TEST(Html, IsSelfContainedWhateverTheLabelsSay) {
   EXPECT_EQ(data.at("texts")[0][3], labels[3]);
 }
 
-TEST(Html, NaNHasACodeOfItsOwn) {
+TEST(Html, NaNHasASpecialCode) {
   Recorder recorder;
   Tensor<double, 4> weights(1, 1, 1, 2);
   weights(0, 0, 0, 1) = std::numeric_limits<double>::quiet_NaN();
@@ -174,12 +174,12 @@ TEST(Html, RefusesWhatItCannotShow) {
   show(recorder, "a", {1, 2, 3, 3});
   EXPECT_TRUE(has_all(message({.sample = 1}), {"sample = 1", "B = 1"}));
   EXPECT_TRUE(has_all(message({.labels = {{.queries = {"x", "y"}}}}), {"2 labels for 3 queries of layer \"a\""}));
-  EXPECT_TRUE(has_all(message({.layer = "b"}), {"no layer \"b\""}));
-  EXPECT_TRUE(has_all(message({.head = 2}), {"head = 2", "there are 2"}));
+  EXPECT_TRUE(has_all(message({.layer = "b"}), {"options.layer = \"b\" was not recorded"}));
+  EXPECT_TRUE(has_all(message({.head = 2}), {"head = 2", "has H = 2"}));
   Tensor<double, 4> scores(1, 1, 1, 2);
   scores(0, 0, 0, 0) = -3;
   recorder.weights("b", heed::TensorView<const double, 4>(scores.view()));
-  EXPECT_TRUE(has_all(message({}), {"\"b\"", "were scores given?"}));
+  EXPECT_TRUE(has_all(message({}), {"\"b\"", "not scores"}));
 }
 
 TEST(Html, SavesToAFile) {

@@ -16,7 +16,6 @@ namespace {
 
 using heed::BoolMask;
 using heed::Causal;
-using heed::lint;
 using heed::MaskExpectation;
 using heed::Padding;
 using heed_test::has_all;
@@ -24,14 +23,25 @@ using heed_test::message_of;
 using Bools = Eigen::Matrix<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 const std::vector<int> kLengths{3, 6};
-const MaskExpectation kCausal{.queries = 6, .keys = 6, .causal = true};
-const MaskExpectation kPadded{.batch = 2, .heads = 3, .queries = 6, .keys = 6, .lengths = kLengths};
-const MaskExpectation kBoth{.batch = 2, .heads = 3, .queries = 6, .keys = 6, .causal = true, .lengths = kLengths};
+
+/// A call and the purpose of its mask.
+struct Call {
+  heed::AttentionShape shape;
+  MaskExpectation expected = {};
+};
+const Call kCausal{{.Lq = 6, .Lk = 6}, {.causal = true}};
+const Call kPadded{{.B = 2, .H = 3, .Lq = 6, .Lk = 6}, {.lengths = kLengths}};
+const Call kBoth{{.B = 2, .H = 3, .Lq = 6, .Lk = 6}, {.causal = true, .lengths = kLengths}};
 
 template <class M>
-std::vector<std::string> names(const M& mask, const MaskExpectation& expected) {
+std::vector<heed::MaskFinding> lint(const M& mask, const Call& call) {
+  return heed::lint(mask, call.shape, call.expected);
+}
+
+template <class M>
+std::vector<std::string> names(const M& mask, const Call& call) {
   std::vector<std::string> found;
-  for (const heed::MaskFinding& one : lint(mask, expected)) {
+  for (const heed::MaskFinding& one : lint(mask, call)) {
     found.emplace_back(to_string(one.mistake));
     EXPECT_FALSE(one.text.empty());
     EXPECT_FALSE(one.fix.empty());
@@ -40,7 +50,7 @@ std::vector<std::string> names(const M& mask, const MaskExpectation& expected) {
 }
 using Names = std::vector<std::string>;
 
-/// A matrix whose element (q, k) says whether k <= q + diagonal: NumPy's tril.
+/// NumPy's tril: element (q, k) is k <= q + diagonal.
 Bools tril(int rows, int columns, int diagonal = 0) {
   Bools m(rows, columns);
   for (int q = 0; q < rows; ++q) {
@@ -55,17 +65,16 @@ TEST(Lint, SaysNothingOfRightMasks) {
   EXPECT_EQ(names(Causal{}, kCausal), Names{});
   EXPECT_EQ(names(BoolMask::keep(lower), kCausal), Names{});
   EXPECT_EQ(names(BoolMask::ignore(upper), kCausal), Names{});
-  EXPECT_EQ(names(heed::NoMask{}, {.queries = 4, .keys = 7}), Names{});
+  EXPECT_EQ(names(heed::NoMask{}, {{.Lq = 4, .Lk = 7}}), Names{});
   EXPECT_EQ(names(Padding(kLengths), kPadded), Names{});
   EXPECT_EQ(names(Padding::queries_and_keys(kLengths, kLengths), kPadded), Names{}) << "padded queries may see nothing";
   EXPECT_EQ(names(Causal{} & Padding(kLengths), kBoth), Names{});
-  EXPECT_EQ(names(Causal::bottom_right(), {.queries = 2, .keys = 6, .causal = true}), Names{});
-  EXPECT_EQ(
-      names(Causal::from(kLengths), {.batch = 2, .queries = 1, .keys = 8, .causal = true, .first_positions = kLengths}),
-      Names{});
-  EXPECT_EQ(names(Causal{} & heed::Window(2, 0), {.queries = 6, .keys = 6, .causal = true, .may_hide_more = true}),
+  EXPECT_EQ(names(Causal::bottom_right(), {{.Lq = 2, .Lk = 6}, {.causal = true}}), Names{});
+  EXPECT_EQ(names(Causal::from(kLengths), {{.B = 2, .Lq = 1, .Lk = 8}, {.causal = true, .first_positions = kLengths}}),
             Names{});
-  EXPECT_EQ(names(heed::NoMask{}, {.batch = 0, .queries = 0, .keys = 0}), Names{});
+  EXPECT_EQ(names(Causal{} & heed::Window(2, 0), {{.Lq = 6, .Lk = 6}, {.causal = true, .may_hide_more = true}}),
+            Names{});
+  EXPECT_EQ(names(heed::NoMask{}, {{.B = 0, .Lq = 0, .Lk = 0}}), Names{});
 }
 
 TEST(Lint, FindsSwappedPolarity) {
@@ -83,7 +92,7 @@ TEST(Lint, FindsWhatIsMissing) {
   EXPECT_EQ(names(heed::NoMask{}, kCausal), Names{"causal_missing"});
   EXPECT_EQ(names(Padding(kLengths), kBoth), Names{"causal_missing"});
   EXPECT_EQ(names(Causal{}, kBoth), Names{}) << "padding at the end is later than every real query";
-  EXPECT_EQ(names(Causal::bottom_right(), {.batch = 2, .queries = 2, .keys = 6, .causal = true, .lengths = kLengths}),
+  EXPECT_EQ(names(Causal::bottom_right(), {{.B = 2, .Lq = 2, .Lk = 6}, {.causal = true, .lengths = kLengths}}),
             Names{"padding_missing"});
   EXPECT_EQ(names(heed::NoMask{}, kPadded), Names{"padding_missing"});
   EXPECT_EQ(names(heed::NoMask{}, kBoth), (Names{"causal_missing", "padding_missing"}));
@@ -93,13 +102,13 @@ TEST(Lint, FindsWhatIsMissing) {
 }
 
 TEST(Lint, FindsWrongAlignmentWithACache) {
-  const MaskExpectation step{.queries = 2, .keys = 6, .causal = true};
+  const Call step{{.Lq = 2, .Lk = 6}, {.causal = true}};
   EXPECT_EQ(names(Causal::top_left(), step), Names{"wrong_alignment"});
   const Bools corner = tril(2, 6);
   EXPECT_EQ(names(BoolMask::keep(corner), step), Names{"wrong_alignment"});
-  EXPECT_TRUE(has_all(lint(Causal::top_left(), step)[0].text, {"top-left", "stands at key 4"}));
+  EXPECT_TRUE(has_all(lint(Causal::top_left(), step)[0].text, {"top-left", "is at key 4"}));
   const std::vector<int> caches{2, 4};
-  const MaskExpectation ragged{.batch = 2, .queries = 2, .keys = 8, .causal = true, .first_positions = caches};
+  const Call ragged{{.B = 2, .Lq = 2, .Lk = 8}, {.causal = true, .first_positions = caches}};
   EXPECT_EQ(names(Causal::bottom_right(), ragged), Names{"wrong_alignment"});
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([&] { lint(Causal{}, step); }), {"bottom_right"}));
 }
@@ -131,7 +140,7 @@ TEST(Lint, FindsHeadsInTheWrongOrder) {
 TEST(Lint, NamesSymptomsWhereNoSingleMistakeExplainsTheMask) {
   EXPECT_EQ(names(Causal{} & heed::Window(2, 0), kCausal), Names{"hides_too_much"});
   EXPECT_EQ(names(heed::Window(2, 1), kCausal), (Names{"causal_missing", "hides_too_much"}));
-  EXPECT_EQ(names(heed::Window(2, 1), {.queries = 6, .keys = 6, .causal = true, .may_hide_more = true}),
+  EXPECT_EQ(names(heed::Window(2, 1), {{.Lq = 6, .Lk = 6}, {.causal = true, .may_hide_more = true}}),
             Names{"causal_missing"});
   const auto second = heed::mask([](int q, int k) { return q != 2 && k <= q; });
   EXPECT_EQ(names(second, kCausal), (Names{"no_visible_key", "hides_too_much"}));
@@ -139,11 +148,12 @@ TEST(Lint, NamesSymptomsWhereNoSingleMistakeExplainsTheMask) {
 }
 
 TEST(Lint, RefusesExpectationsThatContradictThemselves) {
-  const MaskExpectation one_length{.batch = 2, .queries = 3, .keys = 3, .lengths = {3}};
+  const Call one_length{{.B = 2, .Lq = 3, .Lk = 3}, {.lengths = {3}}};
   EXPECT_TRUE(has_all(message_of<heed::ShapeError>([&] { lint(heed::NoMask{}, one_length); }),
-                      {"heed::lint", "1 lengths but batch = 2"}));
-  const MaskExpectation too_long{.queries = 3, .keys = 3, .lengths = {4}};
-  EXPECT_TRUE(has_all(message_of<heed::ValueError>([&] { lint(heed::NoMask{}, too_long); }), {"4", "0 to 3"}));
+                      {"heed::lint", "1 lengths but B = 2"}));
+  const Call too_long{{.Lq = 3, .Lk = 3}, {.lengths = {4}}};
+  EXPECT_TRUE(
+      has_all(message_of<heed::ValueError>([&] { lint(heed::NoMask{}, too_long); }), {"4", "between 0 and Lk = 3"}));
 }
 
 }  // namespace

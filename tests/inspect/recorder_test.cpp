@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,11 +11,11 @@
 #include <gtest/gtest.h>
 
 #include <heed/inspect/recorder.hpp>
+#include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/any_mask.hpp"
 #include "common/layer_instances.hpp"
 #include "common/message_of.hpp"
 
@@ -31,9 +32,9 @@ Tensor<float, 3> numbers(Index B, Index L, Index E) {
   return x;
 }
 
-template <class T, int Rank>
-heed::ObservedTensor seen(heed::TensorView<T, Rank> view) {
-  return heed::TensorView<const T, Rank>(view);
+template <heed::AnyTensor X>
+heed::ObservedTensor seen(const X& x) {
+  return heed::TensorView<const heed::scalar_of_t<X>, heed::rank_of_v<X>>(heed::view_of(x));
 }
 
 std::vector<std::string> layers_of(const Recorder& recorder) {
@@ -42,7 +43,7 @@ std::vector<std::string> layers_of(const Recorder& recorder) {
   return names;
 }
 
-/// The weights are those of the mask: exactly 0 where it hides, and rows with a key sum to 1.
+/// Weights are exactly 0 where the mask hides, and rows with a visible key sum to 1.
 void expect_weights_under(const heed::RecordedAttention& one) {
   const auto& e = one.weights.extents();
   ASSERT_EQ(one.mask.extents(), e);
@@ -65,22 +66,23 @@ void expect_weights_under(const heed::RecordedAttention& one) {
 }
 
 /// One type for all masks, so that attention is compiled once here.
-using AnyMask = heed_test::AnyMask<true>;
+using heed::AnyMask;
 const AnyMask kCausalMask = heed::Causal{};
 
 TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   heed::Decoder<float> decoder({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 2}});
-  decoder.initialize(1);
+  heed::Random random(1);
+  decoder.initialize(random);
   const std::vector<int> lengths{3, 5};
   const AnyMask padding = heed::Padding(lengths);
   const Tensor<float, 3> x = numbers(2, 4, 16), memory = numbers(2, 5, 16);
   Tensor<float, 3> plain(2, 4, 16), y(2, 4, 16);
   Context context;
-  decoder.forward(x, memory, kCausalMask, padding, plain, context);
+  decoder.forward(x, memory, {kCausalMask, padding}, plain, context);
 
   Recorder recorder;
   context.observer = &recorder;
-  decoder.forward(x, memory, kCausalMask, padding, y, context);
+  decoder.forward(x, memory, {kCausalMask, padding}, y, context);
   for (Index i = 0; i < y.size(); ++i) EXPECT_NEAR(y.data()[i], plain.data()[i], 1e-5) << "looking must change nothing";
   EXPECT_EQ(layers_of(recorder), (std::vector<std::string>{"layers.0.self_attn", "layers.0.multihead_attn",
                                                            "layers.1.self_attn", "layers.1.multihead_attn"}));
@@ -102,10 +104,33 @@ TEST(Recorder, SeesEveryAttentionLayerOfADecoderCrossAttentionToo) {
   for (const auto& one : recorder.attention()) expect_weights_under(one);
 }
 
+TEST(Record, RestoresTheObserver) {
+  heed::SelfAttention<float> layer({.embed_dim = 16});
+  layer.initialize(1);
+  const Tensor<float, 3> x = numbers(1, 6, 16);
+  Tensor<float, 3> y(1, 6, 16);
+  Context context;
+  const auto forward = [&] {
+    const Context::Scope scope(context, "single");
+    layer.forward(x, kCausalMask, y, context);
+  };
+  const Recorder recorder = heed::record(context, forward);
+  EXPECT_EQ(context.observer, nullptr);
+  EXPECT_EQ(layers_of(recorder), std::vector<std::string>{"single"});
+  EXPECT_TRUE(heed::record(context, forward, {.weights = {"other"}}).attention().empty());
+
+  Recorder outer;
+  context.observer = &outer;
+  EXPECT_THROW(heed::record(context, [] { throw std::runtime_error("forward"); }), std::runtime_error);
+  EXPECT_EQ(context.observer, &outer);
+  EXPECT_TRUE(outer.attention().empty());
+}
+
 TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   heed::Encoder<float> encoder(
       {.num_layers = 1, .layer = {.embed_dim = 16, .num_heads = 4, .norm_placement = heed::NormPlacement::Pre}});
-  encoder.initialize(1);
+  heed::Random random(1);
+  encoder.initialize(random);
   const Tensor<float, 3> x = numbers(1, 6, 16);
   Tensor<float, 3> y(1, 6, 16);
   Recorder recorder;
@@ -117,7 +142,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   expect_weights_under(recorder.attention().front());
 
   heed::SelfAttention<float> layer({.embed_dim = 16});
-  layer.initialize(1);
+  layer.initialize(random);
   recorder.clear();
   {
     const Context::Scope scope(context, "single");
@@ -127,7 +152,7 @@ TEST(Recorder, SeesTrainingForwardsAndTheSingleHead) {
   expect_weights_under(recorder.of("single"));
 }
 
-TEST(Recorder, KeepsWhatItWasTold) {
+TEST(Recorder, KeepsOnlySelectedLayers) {
   Recorder recorder({.weights = {"layers.*.self_attn"}, .outputs = {"*.norm1"}});
   EXPECT_TRUE(recorder.wants_weights("layers.10.self_attn"));
   EXPECT_FALSE(recorder.wants_weights("layers.10.multihead_attn"));
@@ -143,7 +168,8 @@ TEST(Recorder, OutputStatisticsLeaveOutWhatIsNotFinite) {
   const float values[] = {1, 2, std::numeric_limits<float>::quiet_NaN(), 4, 5, std::numeric_limits<float>::infinity()};
   std::copy(std::begin(values), std::end(values), x.data());
   Recorder recorder;
-  recorder.output("a", seen(numbers(2, 2, 2).view()));
+  const Tensor<float, 3> other = numbers(2, 2, 2);
+  recorder.output("a", seen(other.view()));
   recorder.output("b", seen(x.view()));
   const heed::OutputStatistics& s = recorder.outputs().at(1);
   EXPECT_EQ(s.size, 6);
@@ -163,9 +189,9 @@ TEST(Recorder, OutputStatisticsLeaveOutWhatIsNotFinite) {
 
 TEST(Recorder, KeepsTheLatestCallAndCopiesStridedNumbers) {
   Recorder recorder;
-  Tensor<float, 4> weights(2, 3, 4, 5);
+  Tensor<float, 4> weights(2, 3, 4, 5), earlier(1, 1, 2, 2);
   for (Index i = 0; i < weights.size(); ++i) weights.data()[i] = static_cast<float>(i) / 128;
-  recorder.weights("a", seen(Tensor<float, 4>(1, 1, 2, 2).view()));
+  recorder.weights("a", seen(earlier.view()));
   recorder.weights("b", seen(weights.view()));
   recorder.weights("a", seen(weights.view().transpose(2, 3)));
   EXPECT_EQ(layers_of(recorder), (std::vector<std::string>{"a", "b"}));
@@ -179,7 +205,8 @@ TEST(Recorder, SaysWhichLayersItSaw) {
   Recorder recorder;
   const auto of = [&] { static_cast<void>(recorder.of("layers.0")); };
   EXPECT_NE(heed_test::message_of<heed::ValueError>(of).find("recorded: none"), std::string::npos);
-  recorder.weights("layers.1", seen(Tensor<float, 4>(1, 1, 1, 1).view()));
+  const Tensor<float, 4> weights(1, 1, 1, 1);
+  recorder.weights("layers.1", seen(weights.view()));
   EXPECT_NE(heed_test::message_of<heed::ValueError>(of).find("no weights of layer \"layers.0\"; recorded: layers.1"),
             std::string::npos);
 }

@@ -84,7 +84,7 @@ TEST(AtomicFile, SaysWhyAFileCannotTakeItsPlace) {
 }
 
 #if __has_include(<sys/resource.h>)
-/// While it lives, files of this program can't grow beyond a size: a full disk.
+/// Simulates a full disk: while it exists, files of this program cannot exceed a size.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) {

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -9,6 +13,7 @@
 #include <heed/core/error.hpp>
 #include <heed/io/mapped_file.hpp>
 
+#include "common/little_memory.hpp"
 #include "common/temporary_directory.hpp"
 
 namespace {
@@ -79,5 +84,24 @@ TEST(MappedFile, SaysWhyAFileCannotBeOpened) {
   EXPECT_THROW(MappedFile::read(missing), heed::FormatError);
   EXPECT_THROW(MappedFile::read(directory.path("")), heed::FormatError);
 }
+
+#if defined(HEED_TEST_LITTLE_MEMORY)
+TEST(MappedFile, ClosesTheFileWhenMemoryRunsOut) {
+  const heed_test::TemporaryDirectory directory;
+  const std::string path = directory.path("large");
+  heed_test::write_text(path, "");
+  std::filesystem::resize_file(path, std::uintmax_t{128} << 20);
+  const auto open_files = [] {
+    const std::filesystem::directory_iterator files("/proc/self/fd");
+    return std::distance(begin(files), end(files));
+  };
+  const auto before = open_files();
+  {
+    const heed_test::LittleMemory little(64LL << 20);
+    EXPECT_THROW(MappedFile::read(path), std::bad_alloc);
+  }
+  EXPECT_EQ(open_files(), before);
+}
+#endif
 
 }  // namespace

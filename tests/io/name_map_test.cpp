@@ -76,7 +76,7 @@ struct Narrow {
   }
 };
 
-/// Numbers that tell each element of each parameter apart.
+/// Numbers that differ in every element of every parameter.
 void fill(Layer& layer) {
   double next = 1;
   auto f = [&](std::string_view, auto& parameter) {
@@ -95,7 +95,7 @@ std::vector<double> numbers_of(const Layer& layer) {
   return numbers;
 }
 
-/// How a file in the manner of BERT calls the same things.
+/// The names of the same parameters in a BERT-like file.
 const NameMap kMap{.rules = {{"layers.*.attn.in_proj_*", {"enc.*.query.*", "enc.*.key.*", "enc.*.value.*"}},
                              {"layers.*.linear.weight", {"enc.*.dense"}, true},
                              {"scale", {"norm.gamma"}}},
@@ -103,7 +103,7 @@ const NameMap kMap{.rules = {{"layers.*.attn.in_proj_*", {"enc.*.query.*", "enc.
 
 class NameMapTest : public testing::Test {
  protected:
-  /// A file in the manner of kMap, from the parameters of `source_`, which are 1/8, 2/8, ...
+  /// A file with the names of kMap, from the parameters of `source_`, which are 1/8, 2/8, ...
   std::vector<heed::NamedTensor> foreign_tensors() {
     std::vector<heed::NamedTensor> tensors;
     for (int i = 0; i < 2; ++i) {
@@ -129,7 +129,7 @@ class NameMapTest : public testing::Test {
     std::erase_if(tensors, [&](const heed::NamedTensor& t) { return t.name() == name; });
     return tensors;
   }
-  /// The message of the refusal; fails when the layer was changed though it was refused.
+  /// The error message; fails if the layer was changed in spite of the error.
   template <class Exception = heed::FormatError>
   std::string refusal(const SafeTensors& file, const NameMap& map) {
     Layer layer;
@@ -160,6 +160,11 @@ TEST_F(NameMapTest, WhatIsSavedLoadsWithoutAMap) {
   Layer layer;
   load_parameters(layer, file);
   EXPECT_EQ(numbers_of(layer), numbers_of(source_));
+
+  Layer by_path;
+  load_parameters(by_path, path_);
+  EXPECT_EQ(numbers_of(by_path), numbers_of(source_));
+  EXPECT_THROW(load_parameters(by_path, "/no/such/file.safetensors"), heed::FormatError);
 }
 
 TEST_F(NameMapTest, RulesRenameJoinRowsAndTranspose) {
@@ -238,7 +243,7 @@ TEST_F(NameMapTest, EverythingThatIsWrongIsInOneMessage) {
        "\"scale\" (in the file: \"norm.gamma\")", "of another shape or type (2):",
        "\"layers.1.linear.weight\": it has shape (2, 3), but the file has \"enc.1.dense\" (3, 3), to be transposed",
        "\"layers.1.attn.in_proj_bias\": \"enc.1.query.bias\" holds I64",
-       "in the file, but of no parameter (1):", "\"lm_head.weight\" (3, 3)", "NameMap"}));
+       "in the file, but not in the layer (1):", "\"lm_head.weight\" (3, 3)", "NameMap"}));
 }
 
 TEST_F(NameMapTest, ShapesMustBeTheSame) {
@@ -278,7 +283,7 @@ TEST_F(NameMapTest, LongListsAreCutShort) {
   const Eigen::VectorXf x(1);
   for (int i = 0; i < 100; ++i) tensors.emplace_back("extra." + std::to_string(i), x);
   const std::string message = refusal(saved(tensors), kMap);
-  EXPECT_TRUE(has_all(message, {"of no parameter (100):", "\"extra.0\" (1)", "and 70 more"}));
+  EXPECT_TRUE(has_all(message, {"not in the layer (100):", "\"extra.0\" (1)", "and 70 more"}));
   EXPECT_LT(message.size(), 1500u);
 }
 
@@ -299,7 +304,7 @@ TEST_F(NameMapTest, AMissingParameterIsNamedAsTheFileWouldCallIt) {
   EXPECT_TRUE(has_all(message, {"missing in the file (7):", "\n    \"layers.0.attn.in_proj_weight\"\n"}));
 }
 
-TEST_F(NameMapTest, AReleasedParameterIsToldBeforeAnythingIsLoaded) {
+TEST_F(NameMapTest, AReleasedParameterIsReportedBeforeAnythingIsLoaded) {
   const SafeTensors file = saved(foreign_tensors());
   Layer layer;
   fill(layer);

@@ -40,7 +40,7 @@ TEST(SafeTensorsCorpus, EveryFileIsReadOrRefusedAsItsNameSays) {
 }
 
 TEST(SafeTensorsCorpus, RefusalsNameTheTensorOrTheField) {
-  const std::map<std::string, std::vector<std::string>> tells{
+  const std::map<std::string, std::vector<std::string>> expected{
       {"file_shorter_than_8_bytes", {"has 3 bytes"}},
       {"header_length_past_the_end_of_the_file", {"a header of 1000000 bytes"}},
       {"header_length_2_63", {"a header of 9223372036854775808 bytes"}},
@@ -64,8 +64,8 @@ TEST(SafeTensorsCorpus, RefusalsNameTheTensorOrTheField) {
       {"metadata_value_is_not_a_string", {"\"__metadata__\"", "\"x\""}},
       {"data_offsets_has_three_entries", {"tensor \"a\"", "\"data_offsets\"", "third"}},
       {"deeply_nested_json_4000_brackets", {"\"__metadata__\""}}};
-  ASSERT_EQ(tells.size(), 23u);
-  for (const auto& [name, parts] : tells) {
+  ASSERT_EQ(expected.size(), 23u);
+  for (const auto& [name, parts] : expected) {
     const std::string refusal = refusal_of_file("refused_" + name);
     for (const std::string& part : parts) {
       EXPECT_NE(refusal.find(part), std::string::npos) << name << ": expected " << part << "\nfound " << refusal;

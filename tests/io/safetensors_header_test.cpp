@@ -30,8 +30,8 @@ const std::string kFourBytes(4, '\0');
 
 struct Refused {
   std::string_view header;
-  /// What the message must tell: the place and the reason.
-  std::vector<std::string_view> tells;
+  /// Parts of the message: the position and the reason.
+  std::vector<std::string_view> parts;
 };
 
 class RefusedHeader : public testing::TestWithParam<Refused> {};
@@ -39,7 +39,7 @@ class RefusedHeader : public testing::TestWithParam<Refused> {};
 TEST_P(RefusedHeader, SaysWhereAndWhy) {
   const std::string message = refusal_of(GetParam().header, kFourBytes);
   EXPECT_TRUE(message.starts_with("heed::SafeTensors: file \"model.safetensors\"")) << message;
-  for (const std::string_view part : GetParam().tells) {
+  for (const std::string_view part : GetParam().parts) {
     EXPECT_NE(message.find(part), std::string::npos) << "expected: " << part << "\nfound: " << message;
   }
 }

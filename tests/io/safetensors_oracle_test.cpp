@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The header parser against nlohmann-json: on random files, whole and damaged, both must accept the same ones and read
-// the same from them.
+// Compares the header parser with nlohmann-json on random files, valid and damaged: both must accept the same files
+// with the same content.
 #include <cstdint>
 #include <iostream>
 #include <optional>
@@ -59,7 +59,7 @@ std::optional<std::uint64_t> size_in(const json& value) {
   return value.get<std::uint64_t>();
 }
 
-/// Whether one tensor is described as the format asks, and where its bytes are.
+/// True if the description of one tensor is valid; receives the position of its bytes.
 bool is_tensor(const json& tensor, std::uint64_t data_size, std::pair<std::uint64_t, std::uint64_t>& range) {
   if (!tensor.is_object() || tensor.size() != 3) return false;
   for (const char* field : {"dtype", "shape", "data_offsets"}) {
@@ -90,7 +90,7 @@ bool is_tensor(const json& tensor, std::uint64_t data_size, std::pair<std::uint6
   return true;
 }
 
-/// The header of a file that is as the format asks, or nothing.
+/// The header of a valid file, or nothing.
 std::optional<json> oracle(std::string_view bytes) {
   if (bytes.size() < 8) return std::nullopt;
   std::uint64_t length = 0;
@@ -199,7 +199,7 @@ File random_file(Random& random) {
           std::string(static_cast<std::size_t>(end), 'd')};
 }
 
-/// A header with one thing changed that may matter.
+/// A header with one relevant change.
 void damage(Random& random, std::string& text) {
   static const std::vector<std::string> pieces{"{",
                                                "}",

@@ -79,7 +79,7 @@ TEST(InQuotes, IsFitForAMessage) {
   EXPECT_EQ(in_quotes("12345\xE2\x82\xAC", 7), "\"12345...\"") << "a character is not cut in two";
 }
 
-TEST(Pattern, StarsStandForAnyText) {
+TEST(Pattern, StarsMatchAnyText) {
   EXPECT_TRUE(matches("a.b", "a.b"));
   EXPECT_FALSE(matches("a.b", "a.c"));
   EXPECT_FALSE(matches("a.b", "a.b.c"));
@@ -99,7 +99,7 @@ TEST(Pattern, StarsStandForAnyText) {
   EXPECT_FALSE(matches("", "a"));
 }
 
-/// By definition, one letter at a time.
+/// The definition, one letter at a time.
 bool matches_by_definition(std::string_view pattern, std::string_view name) {
   if (pattern.empty()) return name.empty();
   if (pattern[0] == '*') {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What the everyday masks borrow, refuse, and say when they refuse.
+// The common masks: borrowed lists, refused arguments and error messages.
 #include <array>
+#include <limits>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -10,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include <heed/mask/basic.hpp>
+#include <heed/mask/sparse.hpp>
+#include <heed/mask/to_string.hpp>
 
 #include "common/message_of.hpp"
 
@@ -33,7 +36,7 @@ TEST(Alignment, MustBeNamedWhereTheReadingsDiffer) {
   EXPECT_NO_THROW(heed::bind(heed::Causal{}, shape(1, 5, 5)));
   EXPECT_NO_THROW(heed::bind(heed::Causal{}, shape(1, 0, 0)));
   EXPECT_THROW(heed::bind(heed::Causal{}, shape(1, 1, 0)), heed::ValueError);
-  // Inside an expression too.
+  // In an expression too.
   EXPECT_THROW(heed::bind(heed::NoMask{} & heed::Causal{}, s), heed::ValueError);
   EXPECT_THROW(heed::bind(heed::NoMask{} | heed::Causal{}, s), heed::ValueError);
   EXPECT_THROW(heed::bind(!heed::Causal{}, s), heed::ValueError);
@@ -57,11 +60,20 @@ TEST(Alignment, HasNoOverflow) {
   EXPECT_TRUE(heed::is_visible(window, 0, 0, 3, 3));
 }
 
-TEST(Window, CountsKeysBesidesTheOwnOne) {
+TEST(Window, RefusesNegativeWidths) {
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::Window(-1, 2); }),
-                      {"heed::Window: left = -1 and right = 2", "can't be negative"}));
+                      {"heed::Window: left = -1 and right = 2", "must be non-negative"}));
   EXPECT_THROW(heed::Window(1, -1), heed::ValueError);
   EXPECT_THROW(heed::Window::top_left(-1, 0), heed::ValueError);
+}
+
+TEST(Counts, MayBeAsLargeAsAnIndex) {
+  constexpr heed::Index most = std::numeric_limits<heed::Index>::max();
+  EXPECT_EQ(heed::to_string(heed::Window(most, 0), 2, 2), "#.\n##\n");
+  EXPECT_EQ(heed::to_string(heed::Window(0, most), 2, 2), "##\n.#\n");
+  EXPECT_EQ(heed::to_string(heed::Strided(most, 0), 3, 3), "#..\n##.\n#.#\n");
+  EXPECT_EQ(heed::to_string(heed::Strided(heed::Index{1} << 32, most), 1, 1), "#\n");
+  EXPECT_EQ(heed::to_string(heed::GlobalTokens(most), 1, 2), "##\n");
 }
 
 TEST(Padding, NeedsOneEntryASample) {
@@ -77,13 +89,13 @@ TEST(Padding, NeedsOneEntryASample) {
 TEST(Padding, RefusesLengthsThatAreNone) {
   const std::vector<int> fine{4, 0}, long_one{4, 5}, negative{-1, 2}, falling{3, 3};
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(long_one), shape(2, 9, 4)),
-                      {"heed::Padding: entry 5 for keys of sample 1 lies outside 0 to Lk = 4"}));
+                      {"heed::Padding: entry 5 for keys of sample 1 must be between 0 and Lk = 4"}));
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(negative), shape(2, 9, 4)),
                       {"heed::Padding: entry -1 for keys of sample 0"}));
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(negative, fine), shape(2, 9, 4)),
                       {"heed::Padding: entry -1 for begin of sample 0"}));
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding::queries_and_keys(long_one, fine), shape(2, 4, 9)),
-                      {"heed::Padding: entry 5 for queries of sample 1 lies outside 0 to Lq = 4"}));
+                      {"heed::Padding: entry 5 for queries of sample 1 must be between 0 and Lq = 4"}));
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(falling, fine), shape(2, 9, 4)),
                       {"heed::Padding: sample 1 begins at 3 but ends at 0"}));
 }
@@ -92,16 +104,16 @@ TEST(DocumentMask, RefusesOffsetsThatDontCoverTheLength) {
   const std::vector<int> fine{0, 2, 5}, shorter{0, 2, 4}, late{1, 2, 5}, falling{0, 4, 2, 5}, none{}, other{0, 5};
   EXPECT_NO_THROW(heed::bind(heed::DocumentMask(fine), shape(1, 5, 5)));
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(shorter), shape(1, 5, 5)),
-                      {"heed::DocumentMask: query offsets must begin with 0 and end with Lq = 5", "the last is 4"}));
-  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(late), shape(1, 5, 5)), {"must begin with 0"}));
+                      {"heed::DocumentMask: query offsets must start at 0 and end at Lq = 5", "the last is 4"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(late), shape(1, 5, 5)), {"must start at 0"}));
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(none), shape(1, 5, 5)), {"there are 0"}));
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(falling), shape(1, 5, 5)),
-                      {"heed::DocumentMask: query offsets must not fall"}));
+                      {"heed::DocumentMask: query offsets must not decrease"}));
   EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(fine, shorter), shape(1, 5, 5)),
-                      {"heed::DocumentMask: key offsets must begin with 0 and end with Lk = 5"}));
+                      {"heed::DocumentMask: key offsets must start at 0 and end at Lk = 5"}));
   EXPECT_TRUE(has_all(refusal<heed::ShapeError>(heed::DocumentMask(fine, other), shape(1, 5, 5)),
                       {"heed::DocumentMask: 3 query offsets but 2 key offsets"}));
-  // Self-attention over Lq != Lk needs key offsets of its own.
+  // Attention with Lq != Lk needs separate key offsets.
   EXPECT_THROW(heed::bind(heed::DocumentMask(fine), shape(1, 5, 6)), heed::ValueError);
 }
 

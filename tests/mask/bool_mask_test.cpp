@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// BoolMask masks: the memory they read, how they broadcast, what they refuse.
+// BoolMask: memory layouts, broadcasting and refused arguments.
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -44,7 +44,7 @@ TEST(BoolMask, ReadsAnyStorageOrder) {
   const auto block = around.block(2, 3, 4, 5);
   EXPECT_EQ(picture(heed::BoolMask::keep(block)), expected);
 
-  // Backwards.
+  // Negative strides.
   const heed::TensorView<const bool, 2> reversed(&tensor(3, 4), {4, 5}, {-5, -1});
   std::string turned = expected;
   turned.pop_back();

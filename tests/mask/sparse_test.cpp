@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What sparse patterns refuse, and their words of keys.
+// Sparse patterns: refused arguments, words of keys, next keys.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -23,7 +23,7 @@ TEST(Strided, RefusesNonsense) {
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::Strided(0, 1); }),
                       {"heed::Strided: stride = 0 must be at least 1"}));
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::Strided(2, -1); }),
-                      {"heed::Strided: local = -1", "can't be negative"}));
+                      {"heed::Strided: local = -1", "must be non-negative"}));
   EXPECT_TRUE(
       has_all(message_of<heed::ValueError>([] { heed::bind(heed::Strided(2, 1), kSparseShape); }),
               {"heed::Strided: Lq = 2 but Lk = 5", "Strided::top_left", "Strided::bottom_right", "Strided::from"}));
@@ -48,17 +48,17 @@ TEST(Strided, WordsAgreeWithPairs) {
 
 TEST(GlobalTokens, RefusesNonsense) {
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::GlobalTokens(-1); }),
-                      {"heed::GlobalTokens: count = -1", "can't be negative"}));
+                      {"heed::GlobalTokens: count = -1", "must be non-negative"}));
   for (const auto& list : {std::vector<int>{3, 2}, std::vector<int>{2, 2}, std::vector<int>{-1, 2}}) {
     EXPECT_TRUE(has_all(message_of<heed::ValueError>([&] { heed::bind(heed::GlobalTokens(list), kSparseShape); }),
-                        {"heed::GlobalTokens: positions must rise from 0 on, but entry "}));
+                        {"heed::GlobalTokens: positions must be non-negative and increase, but entry "}));
   }
   const std::vector<int> none;
   const auto mask = heed::bind(heed::GlobalTokens(none), kSparseShape);
   EXPECT_FALSE(heed::is_visible(mask, 0, 0, 0, 0));
 }
 
-// Kernels skip what next() leaves out, so that it may leave out only what no query sees; and it should leave out most.
+// Kernels skip the keys that next() skips. It must skip only keys that no query sees, and should skip most of them.
 template <heed::Mask M>
 heed::Index expect_next_skips_hidden_keys_only(const M& mask) {
   constexpr int L = 300, queries = 3;

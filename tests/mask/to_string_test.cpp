@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every mask as a picture: what it means, for people.
+// The picture of every mask.
 #include <string>
 #include <vector>
 
@@ -40,7 +40,7 @@ TEST(MaskText, CausalAlignments) {
             "##\n"
             "##\n"
             "##\n");
-  // More queries than keys: the first ones stand before the first key.
+  // More queries than keys: the first queries come before the first key.
   EXPECT_EQ(to_string(heed::Causal::bottom_right(), 5, 2),
             "..\n"
             "..\n"

@@ -105,7 +105,7 @@ TEST(ActivationBackward, FloatErrors) {
 }
 
 TEST(ActivationBackward, RunsInPlaceAndRefusesX) {
-  const heed::GELU layer;
+  heed::GELU layer;
   const auto x = random_tensor<double, 3>({2, 3, 40});
   auto dy = random_tensor<double, 3>({2, 3, 40}, 2);
   Tensor<double, 3> y(x.extents()), dx(x.extents());
@@ -126,7 +126,7 @@ TEST(DropoutLayer, DropsTheShareAskedForAndScalesTheRest) {
   Tensor<float, 3> x(4, 50, 75);
   std::fill_n(x.data(), x.size(), 7.f);
   Context context;
-  EXPECT_TRUE(bits_equal(x.view(), layer(x, context).view())) << "off outside training";
+  EXPECT_TRUE(bits_equal(x.view(), layer(x, context))) << "off outside training";
   context.training = true;
   const Tensor<float, 3> y = layer(x, context), z = layer(x, context);
   Index dropped = 0, both = 0;
@@ -139,10 +139,10 @@ TEST(DropoutLayer, DropsTheShareAskedForAndScalesTheRest) {
   EXPECT_NEAR(static_cast<double>(both) / 15000, 0.09, 0.01) << "each call drops other places";
 
   context.restart_streams();
-  EXPECT_TRUE(bits_equal(y.view(), layer(x, context).view())) << "the same seed and stream, the same places";
+  EXPECT_TRUE(bits_equal(y.view(), layer(x, context))) << "the same seed and stream, the same places";
   context.restart_streams();
   context.seed = 1;
-  EXPECT_FALSE(bits_equal(y.view(), layer(x, context).view()));
+  EXPECT_FALSE(bits_equal(y.view(), layer(x, context)));
 }
 
 TEST(DropoutLayer, DropsWhatIsNotFinite) {

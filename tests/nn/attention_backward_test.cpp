@@ -17,7 +17,6 @@
 namespace {
 
 using heed::Activation;
-using heed::MaskArgument;
 using heed::MultiHeadAttention;
 using heed::SelfAttention;
 using namespace backward_checks;
@@ -38,15 +37,14 @@ TEST(MultiHeadAttentionBackward, KeepsThePromisesOfABackward) {
   expect_backward(plain, {2, 4, 6});
   expect_same_backward_for_any_strides<double>(plain, {2, 5, 6});
   // Grouped heads, Dk ≠ Dv, turned positions.
-  auto grouped =
-      masked<double>(MultiHeadAttention<double>({.embed_dim = 8,
-                                                 .num_heads = 4,
-                                                 .num_kv_heads = 2,
-                                                 .head_dim = 4,
-                                                 .value_head_dim = 3,
-                                                 .bias = false,
-                                                 .rotary = heed::RotaryEmbeddingOptions{.head_dim = 0, .length = 9}}),
-                     heed::Causal{});
+  auto grouped = masked<double>(MultiHeadAttention<double>({.embed_dim = 8,
+                                                            .num_heads = 4,
+                                                            .num_kv_heads = 2,
+                                                            .head_dim = 4,
+                                                            .value_head_dim = 3,
+                                                            .bias = false,
+                                                            .rotary = {.length = 9}}),
+                                heed::Causal{});
   expect_backward(grouped, {2, 5, 8});
 }
 
@@ -111,7 +109,7 @@ void expect_golden_cross_attention(const std::string& name, const heed::MultiHea
   Context context;
   MultiHeadAttention<double>::Cache cache;
   layer.forward(query, key, value, mask, y, cache, context);
-  layer.backward(dy, mask, dquery, dkey, dvalue, cache, context);
+  layer.backward(dy, dquery, dkey, dvalue, cache, context);
   const double tolerance = 4e-13;
   EXPECT_TRUE(golden.agrees("out.y", y.view(), tolerance));
   EXPECT_TRUE(golden.agrees("grad.in.query", dquery.view(), tolerance));
@@ -141,15 +139,15 @@ TEST(MultiHeadAttentionBackward, OneViewHasOneGradient) {
   MultiHeadAttention<double>::Cache cache;
   Tensor<double, 3> y(2, 3, 6), dquery(2, 3, 6), dkey(2, 5, 6), dvalue(2, 5, 6), dmemory(2, 5, 6);
   layer.forward(query, memory, memory_too, heed::NoMask{}, y, cache, context);
-  layer.backward(dy, heed::NoMask{}, dquery, dkey, dvalue, cache, context);
+  layer.backward(dy, dquery, dkey, dvalue, cache, context);
   layer.forward(query, memory, memory, heed::NoMask{}, y, cache, context);
-  EXPECT_THROW(layer.backward(dy, heed::NoMask{}, dquery, dmemory, dvalue, cache, context), heed::ValueError);
-  layer.backward(dy, heed::NoMask{}, {}, dmemory, {}, cache, context);
+  EXPECT_THROW(layer.backward(dy, dquery, dmemory, dvalue, cache, context), heed::ValueError);
+  layer.backward(dy, heed::kNotWanted, dmemory, heed::kNotWanted, cache, context);
   for (Index i = 0; i < dmemory.size(); ++i) {
     EXPECT_NEAR(dmemory.data()[i], dkey.data()[i] + dvalue.data()[i], 1e-13);
   }
   Tensor<double, 3> with_residual(2, 5, 6);
-  layer.backward_residual(dy, heed::NoMask{}, {}, {with_residual, residual}, {}, cache, context);
+  layer.run_backward(dy, {{{}, {with_residual, residual}, {}}}, cache, context);
   for (Index i = 0; i < dmemory.size(); ++i) {
     EXPECT_NEAR(with_residual.data()[i], dmemory.data()[i] + residual.data()[i], 1e-13);
   }

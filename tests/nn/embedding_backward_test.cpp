@@ -6,6 +6,7 @@
 
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/positional.hpp>
+#include <heed/nn/rotary.hpp>
 
 #include "nn/backward_checks.hpp"
 
@@ -40,7 +41,7 @@ TEST(EmbeddingBackward, GradientsFromPyTorch) {
   layer.forward(ids, y.view(), cache, context);
   layer.backward(dy.view(), cache, context);
   EXPECT_TRUE(golden.agrees("out.y", y.view(), 0));
-  EXPECT_TRUE(golden.agrees("grad.param.weight", layer.weight().grad_matrix(), 1e-15));
+  EXPECT_TRUE(golden.agrees("grad.param.weight", layer.weight.grad_matrix(), 1e-15));
 }
 
 TEST(EmbeddingBackward, ExactGradientsButForThePaddingRow) {
@@ -66,7 +67,7 @@ TEST(EmbeddingBackward, ExactGradientsButForThePaddingRow) {
   padded.backward(dy.view(), cache, context);
   for (Index id = 0; id < 6; ++id) {
     for (Index e = 0; e < 5; ++e) {
-      EXPECT_EQ(padded.weight().grad_matrix()(id, e), id == 4 ? 0 : layer.weight().grad_matrix()(id, e));
+      EXPECT_EQ(padded.weight.grad_matrix()(id, e), id == 4 ? 0 : layer.weight.grad_matrix()(id, e));
     }
   }
 }
@@ -76,7 +77,8 @@ TEST(EmbeddingBackward, MistakesAreNamed) {
   Embedding<double>::Cache cache;
   Context context;
   Tensor<double, 3> y(1, 4, 5);
-  layer.forward(some_ids(1, 4, 6), y.view(), context);
+  const auto ids = some_ids(1, 4, 6);
+  layer.forward(ids, y.view(), context);
   EXPECT_THROW(layer.backward(y.view(), cache, context), heed::ShapeError) << "no forward with this cache";
 }
 
@@ -101,7 +103,7 @@ TEST(PositionsBackward, LearnedPositionsOfAnyKind) {
     Tensor<double, 3> y(x.extents());
     LearnedPositions<double>::Cache cache;
     layer.forward(x.view(), positions, y.view(), cache, context);
-    layer.backward(dy.view(), {}, cache, context);
+    layer.backward(dy.view(), heed::kNotWanted, cache, context);
     const auto loss = [&] {
       layer.forward(x.view(), positions, y.view(), context);
       return dot(y, dy);
@@ -131,7 +133,7 @@ TEST(PositionsBackward, RotaryGradients) {
       Tensor<double, 4> in_place = dy;
       rotary.backward(in_place.view(), in_place.view(), cache, context);
       EXPECT_TRUE(bits_equal(dx.view(), in_place.view()));
-      rotary.backward(dy.view(), {}, cache, context);
+      rotary.backward(dy.view(), heed::kNotWanted, cache, context);
     }
   }
 }

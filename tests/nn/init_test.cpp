@@ -185,19 +185,22 @@ TEST(Init, NumbersDependOnNameAndPlaceAlone) {
   Pair a, b;
   b.swapped = true;
   int visited = 0;
-  const auto start = [&](std::string_view, auto& parameter, const Philox& random) {
-    init::normal(parameter, random, 1);
-    ++visited;
+  const auto each = [&](Pair& pair, std::uint64_t seed) {
+    heed::Random random(seed);
+    init::each(pair, random, [&](std::string_view, auto& parameter, const Philox& numbers) {
+      init::normal(parameter, numbers, 1);
+      ++visited;
+    });
   };
-  init::each(a, 11, start);
-  init::each(b, 11, start);
+  each(a, 11);
+  each(b, 11);
   EXPECT_EQ(visited, 8);
-  EXPECT_TRUE(bits_equal(a.first.weight().value(), b.first.weight().value()));
-  EXPECT_TRUE(bits_equal(a.second.bias().value(), b.second.bias().value()));
-  EXPECT_FALSE(bits_equal(a.first.weight().value(), a.second.weight().value()));
-  EXPECT_FALSE(bits_equal(a.first.weight().value(), a.first.bias().value()));
-  init::each(b, 12, start);
-  EXPECT_FALSE(bits_equal(a.first.weight().value(), b.first.weight().value()));
+  EXPECT_TRUE(bits_equal(a.first.weight.value(), b.first.weight.value()));
+  EXPECT_TRUE(bits_equal(a.second.bias.value(), b.second.bias.value()));
+  EXPECT_FALSE(bits_equal(a.first.weight.value(), a.second.weight.value()));
+  EXPECT_FALSE(bits_equal(a.first.weight.value(), a.first.bias.value()));
+  each(b, 12);
+  EXPECT_FALSE(bits_equal(a.first.weight.value(), b.first.weight.value()));
 }
 
 // Numbers that files and other machines rely on.

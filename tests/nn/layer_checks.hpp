@@ -20,6 +20,7 @@
 #include <heed/core/arguments.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/nn/init.hpp>
 #include <heed/nn/parameter.hpp>
 
 namespace layer_checks {
@@ -39,14 +40,21 @@ void fill_parameters(Layer& layer, std::uint64_t seed) {
   layer.visit("", [&](std::string_view, heed::Parameter<T>& parameter) { fill_parameter(parameter, ++seed); });
 }
 
+/// Starts a layer or a model from a seed.
+template <class Model>
+void initialize(Model& model, std::uint64_t seed, std::string_view name = "") {
+  heed::Random random(seed);
+  model.initialize(random, name);
+}
+
 template <class T, int Rank>
 testing::AssertionResult const_bits_equal(const heed::TensorView<const T, Rank>& a,
                                           const heed::TensorView<const T, Rank>& b);
 
 /// Compares two (B, L, E) or (B, H, L, D) results bit by bit.
-template <class T, class U, int Rank>
-testing::AssertionResult bits_equal(const heed::TensorView<T, Rank>& a, const heed::TensorView<U, Rank>& b) {
-  return const_bits_equal<std::remove_const_t<T>, Rank>(a, b);
+template <heed::TensorLike A, heed::TensorLike B>
+testing::AssertionResult bits_equal(const A& a, const B& b) {
+  return const_bits_equal<heed::scalar_of_t<A>, heed::rank_of_v<A>>(heed::view_of(a), heed::view_of(b));
 }
 
 /// The same for plain Eigen.
@@ -72,9 +80,9 @@ class Spaced {
 template <class T, int Rank>
 void copy_elements(const heed::TensorView<const T, Rank>& from, const heed::TensorView<T, Rank>& to);
 
-template <class T, class U, int Rank>
-void copy(const heed::TensorView<T, Rank>& from, const heed::TensorView<U, Rank>& to) {
-  copy_elements<U, Rank>(from, to);
+template <heed::AnyTensor A, class U, int Rank>
+void copy(const A& from, const heed::TensorView<U, Rank>& to) {
+  copy_elements<U, Rank>(heed::view_of(from), to);
 }
 
 /// A layer of any type with elements T, borrowed.
@@ -181,17 +189,18 @@ void expect_same_for_any_argument(const Layer& layer, Index length, Index width)
   heed::Context context;
   compare(layer(columns, context));
   const heed::TensorView<const T, 2> two = x.view()[0];
-  EXPECT_TRUE(bits_equal(expected.view()[0], layer(two).view()));
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x.view(), context).view()));
+  EXPECT_TRUE(bits_equal(expected.view()[0], layer(two)));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x.view(), context)));
 }
 
 template <class A, class B, int Rank>
 double const_max_error(const heed::TensorView<const A, Rank>& a, const heed::TensorView<const B, Rank>& b);
 
 /// The largest |a - b|; NaN when there is one.
-template <class A, class B, int Rank>
-double max_error(const heed::TensorView<A, Rank>& a, const heed::TensorView<B, Rank>& b) {
-  return const_max_error<std::remove_const_t<A>, std::remove_const_t<B>, Rank>(a, b);
+template <heed::TensorLike A, heed::TensorLike B>
+double max_error(const A& a, const B& b) {
+  return const_max_error<heed::scalar_of_t<A>, heed::scalar_of_t<B>, heed::rank_of_v<A>>(heed::view_of(a),
+                                                                                         heed::view_of(b));
 }
 
 /// The largest |element| of an Eigen matrix; NaN when there is one, which Eigen's maxCoeff() may pass over.

@@ -9,6 +9,7 @@
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/positional.hpp>
+#include <heed/nn/rotary.hpp>
 
 #include "nn/layer_checks.hpp"
 

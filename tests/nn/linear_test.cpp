@@ -42,9 +42,9 @@ TYPED_TEST(LinearOf, ValuesFromPyTorch) {
     Linear<T> layer({.in_features = 24, .out_features = bias ? 13 : 17, .bias = bias});
     golden.load_into(layer);
     const Tensor<T, 3> x = golden.tensor<T, 3>("in.x");
-    EXPECT_TRUE(golden.agrees("out.y", layer(x).view(), kGoldenTolerance<T>));
+    EXPECT_TRUE(golden.agrees("out.y", layer(x), kGoldenTolerance<T>));
     layer.pack();
-    EXPECT_TRUE(golden.agrees("out.y", layer(x).view(), kGoldenTolerance<T>));
+    EXPECT_TRUE(golden.agrees("out.y", layer(x), kGoldenTolerance<T>));
   }
 }
 
@@ -76,10 +76,10 @@ TYPED_TEST(LinearOf, PackedGivesTheSameBits) {
       EXPECT_FALSE(layer.is_packed());
       layer.pack();
       EXPECT_TRUE(layer.is_packed());
-      EXPECT_TRUE(bits_equal(raw.view(), layer(x).view()));
+      EXPECT_TRUE(bits_equal(raw.view(), layer(x)));
       const Linear<T> copy = layer;
       EXPECT_TRUE(copy.is_packed());
-      EXPECT_TRUE(bits_equal(raw.view(), copy(x).view()));
+      EXPECT_TRUE(bits_equal(raw.view(), copy(x)));
     }
   }
 }
@@ -91,16 +91,16 @@ TYPED_TEST(LinearOf, MutableAccessDropsThePack) {
   layer.pack();
   const Tensor<T, 3> before = layer(x);
 
-  layer.weight().mutable_matrix()(3, 2) += T(1);
+  layer.weight.mutable_matrix()(3, 2) += T(1);
   EXPECT_FALSE(layer.is_packed());
   const Tensor<T, 3> after = layer(x);
   EXPECT_NEAR(static_cast<double>(after(0, 1, 3) - before(0, 1, 3)), static_cast<double>(x(0, 1, 2)), 1e-5);
   layer.pack();
   EXPECT_TRUE(layer.is_packed());
-  EXPECT_TRUE(bits_equal(after.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(after.view(), layer(x)));
 
   // The bias is not packed: changing it shows at once and leaves the pack.
-  layer.bias().mutable_value()(0) += T(2);
+  layer.bias.mutable_value()(0) += T(2);
   EXPECT_TRUE(layer.is_packed());
   EXPECT_NEAR(static_cast<double>(layer(x)(0, 0, 0) - after(0, 0, 0)), 2, 1e-5);
 }
@@ -110,23 +110,23 @@ TYPED_TEST(LinearOf, AssigningAWeightDropsThePack) {
   // Both layers have lived through the same calls, so that counting their accesses could not tell them apart.
   Linear<T> layer = random_linear<T>({.in_features = 6, .out_features = 5});
   Linear<T> other = random_linear<T>({.in_features = 6, .out_features = 5});
-  other.weight().mutable_matrix()(3, 2) += T(1);
-  layer.weight().mutable_matrix()(0, 0) += T(1);
-  other.bias() = layer.bias();
+  other.weight.mutable_matrix()(3, 2) += T(1);
+  layer.weight.mutable_matrix()(0, 0) += T(1);
+  other.bias = layer.bias;
   const auto x = random_tensor<T, 3>({1, 2, 6});
   const Tensor<T, 3> expected = other(x);
   layer.pack();
 
-  layer.weight() = other.weight();
+  layer.weight = other.weight;
   EXPECT_FALSE(layer.is_packed());
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
   layer.pack();
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
 
   // A copy of the very values that were packed leaves the pack as good as it was.
-  layer.weight() = heed::Parameter<T>(other.weight());
+  layer.weight = heed::Parameter<T>(other.weight);
   EXPECT_TRUE(layer.is_packed());
-  layer.weight() = heed::Parameter<T>(5, 6);
+  layer.weight = heed::Parameter<T>(5, 6);
   EXPECT_FALSE(layer.is_packed());
 }
 
@@ -136,19 +136,19 @@ TYPED_TEST(LinearOf, RawWeightMayGoAfterPacking) {
   const auto x = random_tensor<T, 3>({1, 2, 6});
   const Tensor<T, 3> expected = layer(x);
   layer.pack({.release = true});
-  EXPECT_TRUE(layer.weight().released());
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(layer.weight.released());
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
   layer.pack();  // still packed: nothing to do
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
-  EXPECT_THROW(layer.weight().value(), heed::ValueError);
-  EXPECT_THROW(layer.weight().mutable_value(), heed::ValueError);
-  EXPECT_TRUE(bits_equal(expected.view(), layer(x).view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
+  EXPECT_THROW(layer.weight.value(), heed::ValueError);
+  EXPECT_THROW(layer.weight.mutable_value(), heed::ValueError);
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x)));
   EXPECT_EQ(heed::parameter_count(layer), 5 * 6 + 5);
 }
 
 TYPED_TEST(LinearOf, ReleasedWithoutAPackIsAnError) {
   Linear<TypeParam> layer = random_linear<TypeParam>({.in_features = 6, .out_features = 5});
-  layer.weight().release();
+  layer.weight.release();
   EXPECT_THROW(layer(Tensor<TypeParam, 3>(1, 2, 6)), heed::ValueError);
   EXPECT_THROW(layer.pack(), heed::ValueError);
 }
@@ -166,9 +166,10 @@ TYPED_TEST(LinearOf, EpilogueAddsActivationThenResidual) {
       Tensor<T, 3> expected = plain, y(2, 5, 19);
       heed::detail::activate(activation, expected.data(), expected.size());
       for (Index i = 0; adds && i < y.size(); ++i) expected.data()[i] += residual.data()[i];
-      const heed::LinearEpilogue<T> then{activation, adds ? residual.view() : TensorView<const T, 3>{}};
+      const heed::Epilogue<T, 3> epilogue{.activation = activation,
+                                          .residual = adds ? residual.view() : TensorView<const T, 3>{}};
       heed::Context context;
-      layer.forward(x, then, y, context);
+      layer.forward(x, epilogue, y, context);
       EXPECT_LE(max_error(expected.view(), y.view()), sizeof(T) == 8 ? 1e-14 : 2e-6);
 
       // An observer sees what the layer itself gives, and changes nothing.
@@ -178,7 +179,7 @@ TYPED_TEST(LinearOf, EpilogueAddsActivationThenResidual) {
       } observer;
       context.observer = &observer;
       Tensor<T, 3> observed(2, 5, 19);
-      layer.forward(x, then, observed, context);
+      layer.forward(x, epilogue, observed, context);
       EXPECT_EQ(observer.seen, static_cast<double>(plain(1, 4, 18)));
       EXPECT_TRUE(bits_equal(y.view(), observed.view()));
     }
@@ -243,10 +244,7 @@ TYPED_TEST(LinearOf, AllocatesNothingOnceWarm) {
 TYPED_TEST(LinearOf, StartsAsInPyTorch) {
   using T = TypeParam;
   Linear<T> layer({.in_features = 64, .out_features = 200});
-  layer.visit("", [](std::string_view, const heed::Parameter<T>& parameter) {
-    for (Index i = 0; i < parameter.size(); ++i) EXPECT_EQ(parameter.value()(i), T(0));
-  });
-  layer.initialize(5, "layers.0.linear1");
+  initialize(layer, 5, "layers.0.linear1");
   layer.visit("", [](std::string_view name, const heed::Parameter<T>& parameter) {
     double low = 0, high = 0, squares = 0;
     for (Index i = 0; i < parameter.size(); ++i) {
@@ -264,11 +262,11 @@ TYPED_TEST(LinearOf, StartsAsInPyTorch) {
   });
 
   Linear<T> again({.in_features = 64, .out_features = 200}), elsewhere = again;
-  again.initialize(5, "layers.0.linear1");
-  elsewhere.initialize(5, "layers.1.linear1");
-  EXPECT_TRUE(bits_equal(layer.weight().value(), again.weight().value()));
-  EXPECT_FALSE(bits_equal(layer.weight().value(), elsewhere.weight().value()));
-  EXPECT_FALSE(bits_equal(layer.bias().value(), elsewhere.bias().value()));
+  initialize(again, 5, "layers.0.linear1");
+  initialize(elsewhere, 5, "layers.1.linear1");
+  EXPECT_TRUE(bits_equal(layer.weight.value(), again.weight.value()));
+  EXPECT_FALSE(bits_equal(layer.weight.value(), elsewhere.weight.value()));
+  EXPECT_FALSE(bits_equal(layer.bias.value(), elsewhere.bias.value()));
 }
 
 TEST(Linear, NamesAndCounts) {
@@ -295,7 +293,7 @@ TEST(Linear, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(message_of<heed::ValueError>([&] { layer.forward(x, {.residual = fits}, fits, context); }),
             "heed::Linear: y shares memory with the residual; give it memory of its own");
   EXPECT_EQ(message_of<heed::ShapeError>([] { Linear<float>({.in_features = 0, .out_features = 4}); }),
-            "heed::Linear: in = 0 and out = 4 must be at least 1");
+            "heed::Linear: in_features = 0 and out_features = 4 must be at least 1");
 }
 
 }  // namespace

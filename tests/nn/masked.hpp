@@ -37,7 +37,7 @@ struct Masked {
     layer.forward(x, mask, y, cache, context);
   }
   void backward(TensorView<const T, 3> dy, TensorView<T, 3> dx, Cache& cache, Context& context) {
-    layer.backward(dy, mask, dx, cache, context);
+    layer.backward(dy, dx, cache, context);
   }
 };
 template <class T, class Layer, class Mask>

@@ -65,14 +65,14 @@ TEST(NormBackward, AddsTheResidualAndMayRunInPlace) {
   layer.backward(in_place.view(), in_place.view(), cache, context);
   EXPECT_TRUE(bits_equal(plain.dx.view(), in_place.view()));
   Tensor<double, 3> dx(extents);
-  layer.backward_residual(dy.view(), residual.view(), dx.view(), cache, context);
+  layer.run_backward(dy, residual, dx, cache, context);
   EXPECT_TRUE(bits_equal(expected.view(), dx.view()));
   Tensor<double, 3> onto = residual;
-  layer.backward_residual(dy.view(), onto.view(), onto.view(), cache, context);
+  layer.run_backward(dy, onto.view(), onto, cache, context);
   EXPECT_TRUE(bits_equal(expected.view(), onto.view()));
   Spaced<double, 3> spaced(extents, {0, 2, 1}, 1, 2);
   copy(residual.view(), spaced.view());
-  layer.backward_residual(dy.view(), spaced.view(), dx.view(), cache, context);
+  layer.run_backward(dy, spaced.view(), dx, cache, context);
   EXPECT_TRUE(bits_equal(expected.view(), dx.view()));
 }
 
@@ -94,8 +94,8 @@ TEST(NormBackward, MistakesAreNamed) {
   EXPECT_THROW(layer.forward(x.view(), x.view(), cache, context), heed::ValueError) << "x must outlive the forward";
   layer.forward(x.view(), y.view(), cache, context);
   EXPECT_THROW(layer.backward(dy.view(), x.view(), cache, context), heed::ValueError) << "dx is x";
-  const std::string text = message_of<heed::ShapeError>(
-      [&] { layer.backward(Tensor<double, 3>(1, 3, 3).view(), y.view(), cache, context); });
+  const std::string text =
+      message_of<heed::ShapeError>([&] { layer.backward(Tensor<double, 3>(1, 3, 3), y.view(), cache, context); });
   EXPECT_NE(text.find("heed::LayerNorm"), std::string::npos) << text;
   EXPECT_NE(text.find("dy (1, 3, 3)"), std::string::npos) << text;
 }

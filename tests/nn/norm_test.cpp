@@ -84,13 +84,13 @@ void expect_formula(Index width, bool centered, double eps) {
   const auto take = [&](auto& layer) {
     fill_parameters<T>(layer, 9);
     weight = Tensor<T, 1>(width);
-    copy(layer.weight().value(), weight.view());
+    copy(layer.weight.value(), weight.view());
     y = layer(x);
   };
   if (centered) {
     LayerNorm<T> layer({.embed_dim = width, .eps = eps});
     take(layer);
-    copy(layer.bias().value(), bias.view());
+    copy(layer.bias.value(), bias.view());
   } else {
     RMSNorm<T> layer({.embed_dim = width, .eps = eps});
     take(layer);

@@ -217,9 +217,10 @@ TEST(RecurrentBackward, MistakesAreNamed) {
   EXPECT_EQ(message_of<heed::ValueError>([&] { layer.backward(y, y.view(), cache, context); }),
             "heed::LSTM: dx shares memory with dy; give it memory of its own");
   LSTM<double> deeper({.input_size = 2, .hidden_size = 2, .num_layers = 2});
-  EXPECT_EQ(message_of<heed::ShapeError>([&] { deeper.backward(y, dx.view(), cache, context); }),
-            "heed::LSTM: the cache holds a forward of 1 layers but there are 2; give it to a forward of this layer "
-            "first");
+  EXPECT_EQ(
+      message_of<heed::ShapeError>([&] { deeper.backward(y, dx.view(), cache, context); }),
+      "heed::LSTM: the cache holds a forward of heed::LSTM with num_layers = 1, input_size = 2, hidden_size = 2 but "
+      "this layer has num_layers = 2, input_size = 2, hidden_size = 2; give it to a forward of this layer first");
   layer.pack({.release = true});
   EXPECT_THROW(layer.backward(y, dx.view(), cache, context), heed::ValueError);
 }

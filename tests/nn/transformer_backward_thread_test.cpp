@@ -45,7 +45,7 @@ Checkpointed<T> run(Encoder<T>& encoder, const Extents<3>& extents, bool checkpo
     context.restart_streams();
     ParameterList<T>(encoder).zero_grad();
     encoder.forward(x, heed::Causal{}, result.gradients.y, cache, context);
-    encoder.backward(dy, heed::Causal{}, result.gradients.dx, cache, context);
+    encoder.backward(dy, result.gradients.dx, cache, context);
   };
   step();
   result.gradients.parameters = parameter_gradients<T>(encoder);

@@ -28,7 +28,7 @@ using namespace layer_checks;
 
 template <class Layer>
 void expect_same_raw_and_packed(Layer layer, const heed::Extents<3>& extents) {
-  layer.initialize(1);
+  initialize(layer, 1);
   expect_same_for_any_threads<float>(layer, extents);
   layer.pack();
   expect_same_for_any_threads<float>(layer, extents);
@@ -52,8 +52,7 @@ TEST(LayersInThreads, SelfAttention) {
 
 TEST(LayersInThreads, MultiHeadAttention) {
   expect_same_raw_and_packed(
-      heed::MultiHeadAttention<float>(
-          {.embed_dim = 32, .num_heads = 4, .num_kv_heads = 2, .rotary = heed::RotaryEmbeddingOptions{.head_dim = 8}}),
+      heed::MultiHeadAttention<float>({.embed_dim = 32, .num_heads = 4, .num_kv_heads = 2, .rotary = {.head_dim = 8}}),
       {2, 120, 32});
 }
 
@@ -68,22 +67,22 @@ TEST(LayersInThreads, Encoder) {
 
 TEST(LayersInThreads, Decoder) {
   heed::Decoder<float> decoder({.num_layers = 2, .layer = {.embed_dim = 32, .num_heads = 4}});
-  decoder.initialize(1);
+  initialize(decoder, 1);
   const auto x = random_tensor<float, 3>({2, 90, 32}), memory = random_tensor<float, 3>({2, 50, 32}, 2);
   const std::vector<int> lengths{50, 17};
-  const Tensor<float, 3> expected = decoder(x, memory, Causal{}, Padding(lengths));
+  const Tensor<float, 3> expected = decoder(x, memory, {Causal{}, Padding(lengths)});
   for (const int threads : {1, 2, 3, 7}) {
     SCOPED_TRACE(threads);
     heed::ThreadPool pool(threads);
     heed::Context context(pool);
-    EXPECT_TRUE(bits_equal(expected.view(), decoder(x, memory, Causal{}, Padding(lengths), context).view()));
+    EXPECT_TRUE(bits_equal(expected.view(), decoder(x, memory, {Causal{}, Padding(lengths)}, context)));
   }
 }
 
 // Const calls share a layer: each thread has its own context and sequence.
 TEST(LayersInThreads, CallsShareALayer) {
   heed::Encoder<float> encoder({.num_layers = 2, .layer = {.embed_dim = 16, .num_heads = 2}});
-  encoder.initialize(1);
+  initialize(encoder, 1);
   encoder.pack();
   constexpr int kThreads = 4;
   std::vector<Tensor<float, 3>> inputs, expected, actual(kThreads);

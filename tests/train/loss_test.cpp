@@ -21,7 +21,7 @@ using heed::Tensor;
 using heed::TensorView;
 using namespace layer_checks;
 
-/// Some classes, some positions that don't count.
+/// Various classes, with some positions skipped.
 Tensor<int, 2> some_targets(Index batch, Index length, int classes) {
   Tensor<int, 2> targets(batch, length);
   for (Index i = 0; i < targets.size(); ++i) {
@@ -66,7 +66,7 @@ TEST(CrossEntropy, ExactGradients) {
   }
 }
 
-// log Σ exp of large numbers, and a gradient that is nothing at positions that don't count.
+// log Σ exp of large numbers; the gradient is 0 at skipped positions.
 TEST(CrossEntropy, LargeLogitsAndIgnoredPositions) {
   Tensor<float, 3> logits(1, 3, 4), dlogits(1, 3, 4);
   const float rows[3][4] = {{1000, 998, -1000, 0}, {-3e38f, 3e38f, 0, 1}, {-1e4f, -1e4f, -1e4f, -1e4f}};
@@ -79,7 +79,7 @@ TEST(CrossEntropy, LargeLogitsAndIgnoredPositions) {
   loss = heed::cross_entropy(logits, std::vector{-1, -1, 2}, dlogits, {.ignore_index = -1});
   EXPECT_NEAR(loss.value, std::log(4.0), 1e-6);
 
-  // A class that can't be: probability and gradient 0.
+  // A class with the logit -inf has probability and gradient 0.
   logits(0, 0, 3) = -std::numeric_limits<float>::infinity();
   loss = heed::cross_entropy(logits, std::vector{0, 1, 1}, dlogits);
   EXPECT_TRUE(std::isfinite(loss.value));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include <heed/core/buffer.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/nn/activation.hpp>
@@ -31,7 +32,7 @@ struct Mlp {
     typename heed::Linear<T>::Cache linear1, linear2;
     heed::GELU::Cache<T> gelu;
     typename heed::Dropout<T>::Cache dropout;
-    heed::detail::Buffer<T> hidden, activated, gradient;
+    heed::Buffer<T> hidden, activated, gradient;
   };
 
   template <class F>
@@ -44,9 +45,9 @@ struct Mlp {
     linear1.visit("linear1", f);
     linear2.visit("linear2", f);
   }
-  void initialize(std::uint64_t seed) {
-    linear1.initialize(seed, "linear1");
-    linear2.initialize(seed, "linear2");
+  void initialize(heed::Random& random) {
+    linear1.initialize(random, "linear1");
+    linear2.initialize(random, "linear2");
   }
 
   void forward(heed::TensorView<const T, 3> x, heed::TensorView<T, 3> logits, Cache& cache,
@@ -59,7 +60,7 @@ struct Mlp {
     }
     {
       const heed::Context::Scope scope(context, "gelu");
-      gelu.forward<T>(hidden, activated, cache.gelu, context);
+      gelu.forward(hidden, activated, cache.gelu, context);
     }
     {
       const heed::Context::Scope scope(context, "dropout");
@@ -72,8 +73,8 @@ struct Mlp {
     const auto d = cache.gradient.template view<3>({dlogits.extent(0), dlogits.extent(1), 12});
     linear2.backward(dlogits, d, cache.linear2, context);
     dropout.backward(d, d, cache.dropout, context);
-    gelu.backward<T>(d, d, cache.gelu, context);
-    linear1.backward(d, {}, cache.linear1, context);
+    gelu.backward(d, d, cache.gelu, context);
+    linear1.backward(d, heed::kNotWanted, cache.linear1, context);
   }
 
   heed::Linear<T> linear1, linear2;
@@ -92,7 +93,7 @@ struct MlpBatches {
   heed::Tensor<int, 2> targets;
 };
 
-/// Forward, loss and backward; gradients add up.
+/// Forward, loss and backward; adds to the gradients.
 template <class T>
 heed::Loss learn(Mlp<T>& model, const heed::TensorView<const T, 3>& x, const heed::TensorView<const int, 2>& targets,
                  typename Mlp<T>::Cache& cache, const heed::CrossEntropyOptions& options, heed::Context& context) {

@@ -27,7 +27,7 @@ using heed_test::Golden;
 using heed_test::Mlp;
 using heed_test::Pair;
 
-/// The parameters of an mlp_training golden to start from.
+/// The initial parameters of an mlp_training golden.
 Mlp<double> starting_model(const Golden& golden) {
   Mlp<double> model;
   heed::load_parameters(model, golden.file(),
@@ -81,22 +81,23 @@ TEST(Optimizer, TenStepsFromPyTorch) {
 
 TEST(Optimizer, LeavesParametersWithoutAGradientAndDropsPacks) {
   heed::Linear<float> layer({.in_features = 3, .out_features = 4});
-  layer.initialize(1);
+  heed::Random random(1);
+  layer.initialize(random);
   layer.pack();
   const Tensor<float, 1> bias = [&] {
     Tensor<float, 1> copied(4);
-    copy(layer.bias().value(), copied.view());
+    copy(layer.bias.value(), copied.view());
     return copied;
   }();
   heed::SGD<float> optimizer(layer, {.learning_rate = 0.5, .weight_decay = 0.1});
-  const float before = layer.weight().value()(0);
-  layer.weight().grad()(0) = 2;
+  const float before = layer.weight.value()(0);
+  layer.weight.grad()(0) = 2;
   optimizer.step();
-  EXPECT_FLOAT_EQ(layer.weight().value()(0), before - 0.5f * (2 + 0.1f * before));
-  EXPECT_TRUE(bits_equal(bias.view(), layer.bias().value()));
+  EXPECT_FLOAT_EQ(layer.weight.value()(0), before - 0.5f * (2 + 0.1f * before));
+  EXPECT_TRUE(bits_equal(bias.view(), layer.bias.value()));
   EXPECT_FALSE(layer.is_packed());
   optimizer.zero_grad();
-  EXPECT_EQ(layer.weight().grad()(0), 0);
+  EXPECT_EQ(layer.weight.grad()(0), 0);
 }
 
 TEST(Optimizer, MistakesAreNamed) {
@@ -145,9 +146,29 @@ TEST(Clip, WhatIsNotFiniteIsNamed) {
   EXPECT_NE(text.find("the gradient of second"), std::string::npos) << text;
   EXPECT_EQ(model.first.grad()(0), before);
   EXPECT_THROW(heed::clip_grad_norm(ParameterList<float>(model), 0), heed::ValueError);
-  // Squares that a float can't hold.
+  // Squares beyond the range of float.
   model.second.grad()(5) = 1e30f;
   EXPECT_NEAR(heed::clip_grad_norm(ParameterList<float>(model), 1), 1e30, 1e24);
+}
+
+TEST(Clip, IsAnOptionOfTheStep) {
+  Pair<float> a, b;
+  heed::SGD<float> clipped(a, {.learning_rate = 0.1}), plain(b, {.learning_rate = 0.1});
+  a.set_gradients(3);
+  b.set_gradients(3);
+  Context context;
+  clipped.step(context, {.clip = 0.5});
+  heed::clip_grad_norm(plain.parameters(), 0.5);
+  plain.step();
+  for (Index i = 0; i < a.first.size(); ++i) EXPECT_EQ(a.first.value()(i), b.first.value()(i));
+  EXPECT_EQ(a.second.value()(1), b.second.value()(1));
+
+  a.second.grad()(5) = std::nanf("");
+  const float before = a.first.value()(0);
+  EXPECT_THROW(clipped.step(context, {.clip = 0.5}), heed::ValueError);
+  EXPECT_THROW(clipped.step(context, {.clip = -1}), heed::ValueError);
+  EXPECT_EQ(clipped.steps(), 1);
+  EXPECT_EQ(a.first.value()(0), before);
 }
 
 TEST(Schedule, WarmsUpAndDecays) {

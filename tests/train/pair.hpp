@@ -29,8 +29,10 @@ struct Pair {
     f("second", second);
   }
   void set_gradients(std::uint64_t seed) {
-    layer_checks::copy(layer_checks::random_tensor<T, 1>({first.size()}, seed).view(), first.grad());
-    layer_checks::copy(layer_checks::random_tensor<T, 1>({second.size()}, seed + 1).view(), second.grad());
+    const auto a = layer_checks::random_tensor<T, 1>({first.size()}, seed);
+    const auto b = layer_checks::random_tensor<T, 1>({second.size()}, seed + 1);
+    layer_checks::copy(a.view(), first.grad());
+    layer_checks::copy(b.view(), second.grad());
   }
   heed::Parameter<T> first, second;
 };

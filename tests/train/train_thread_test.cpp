@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Losses, optimizers and clipping among threads: the same bits for any number of them, and nothing allocated once warm.
+// Losses, optimizers and clipping have the same bits for any number of threads and allocate nothing once warm.
 #include <gtest/gtest.h>
 
 #include <heed/core/parallel.hpp>
@@ -21,7 +21,7 @@ using heed::TensorView;
 using namespace layer_checks;
 using heed_test::Pair;
 
-/// Some classes, some positions that don't count.
+/// Various classes, with some positions skipped.
 Tensor<int, 2> some_targets(Index batch, Index length, int classes) {
   Tensor<int, 2> targets(batch, length);
   for (Index i = 0; i < targets.size(); ++i) {

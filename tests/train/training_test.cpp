@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A training as a whole: gradient checks that fail when they should, accumulation, checkpointing, going on from a file,
-// and what is told when something goes wrong.
+// A whole training: gradient checks that must fail, accumulation, checkpointing, resuming from a file, and error
+// reports.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -85,7 +85,7 @@ TEST(Gradcheck, CountsKinks) {
   EXPECT_FALSE(report.passed);
   EXPECT_EQ(report.worst_element, 0);
 
-  // A strong bend is no kink.
+  // Strong curvature is not a kink.
   x(3) = 0;
   gradient(0) = 0;
   const auto bend = [&] { return 1e3 * x(3) * x(3); };
@@ -96,15 +96,16 @@ TEST(Gradcheck, CountsKinks) {
 
 // ---- accumulation
 
-// The parts of a batch, each divided by the count of the whole, give the gradients of the whole up to rounding; the
-// parts don't have equally many positions that count.
+// Gradients of the parts of a batch, each divided by the count of the whole batch, add up to those of the batch, up to
+// rounding. The parts skip different numbers of positions.
 TEST(Accumulation, PartsAddUpToTheWholeBatch) {
   const auto x = random_tensor<double, 3>({4, 9, 8});
   const Tensor<int, 2> targets = some_targets(4, 9);
   Context context;
   Mlp<double> whole, parts;
-  whole.initialize(1);
-  parts.initialize(1);
+  heed::Random random(1), same(1);
+  whole.initialize(random);
+  parts.initialize(same);
   Mlp<double>::Cache cache;
   const heed::Loss loss = heed_test::learn<double>(whole, x, targets, cache, {}, context);
   const Index counted = heed::count_targets(targets);
@@ -126,7 +127,8 @@ TEST(Accumulation, PartsAddUpToTheWholeBatch) {
 
 TEST(Training, AWarmStepAllocatesNothing) {
   Mlp<float> model(0.2);
-  model.initialize(1);
+  heed::Random random(1);
+  model.initialize(random);
   const auto x = random_tensor<float, 3>({4, 9, 8});
   const Tensor<int, 2> targets = some_targets(4, 9);
   heed::AdamW<float> optimizer(model, {});
@@ -146,7 +148,8 @@ TEST(Training, AWarmStepAllocatesNothing) {
 
 TEST(Training, LearnsItsBatchByHeart) {
   Mlp<float> model;
-  model.initialize(1);
+  heed::Random random(1);
+  model.initialize(random);
   const auto x = random_tensor<float, 3>({4, 9, 8});
   const Tensor<int, 2> targets = some_targets(4, 9);
   heed::AdamW<float> optimizer(model, {.learning_rate = 0.03, .weight_decay = 0});
@@ -168,7 +171,8 @@ TEST(Training, LearnsItsBatchByHeart) {
 TEST(ActivationCheckpoint, ReplayGivesTheBitsOfTheForward) {
   const Mlp<double> model = [] {
     Mlp<double> made(0.4);
-    made.initialize(3);
+    heed::Random random(3);
+    made.initialize(random);
     return made;
   }();
   const auto x = random_tensor<double, 3>({3, 20, 8}), dy = random_tensor<double, 3>({3, 20, 5}, 2);
@@ -183,7 +187,7 @@ TEST(ActivationCheckpoint, ReplayGivesTheBitsOfTheForward) {
     const heed::ActivationCheckpoint checkpoint(context);
     copy_of.forward(x, y, cache, context);
     const Tensor<double, 3> first = y;
-    // Another forward draws streams of its own, and spoils the cache.
+    // Another forward pass draws further streams and overwrites the cache.
     const auto other = random_tensor<double, 3>({3, 20, 8}, 5);
     if (checkpointed) copy_of.forward(other, y, cache, context);
     const std::uint64_t before = context.next_stream();
@@ -200,7 +204,7 @@ TEST(ActivationCheckpoint, ReplayGivesTheBitsOfTheForward) {
     std::vector<Tensor<double, 1>> found;
     for (const auto& entry : ParameterList<double>(copy_of)) {
       found.emplace_back(entry.parameter->size());
-      copy(entry.parameter->grad(), found.back().view());
+      copy(entry.parameter->grad(), found.back());
     }
     return found;
   };
@@ -208,7 +212,7 @@ TEST(ActivationCheckpoint, ReplayGivesTheBitsOfTheForward) {
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(bits_equal(plain[i].view(), replayed[i].view()));
 }
 
-// ---- going on
+// ---- resuming
 
 struct SmallTraining {
   Mlp<float> model{0.3};
@@ -217,14 +221,16 @@ struct SmallTraining {
   Mlp<float>::Cache cache;
 
   SmallTraining() {
-    model.initialize(1);
+    heed::Random random(1);
+    model.initialize(random);
     context.training = true;
     context.seed = 42;
   }
   double step() {
     const auto x = random_tensor<float, 3>({2, 9, 8}, static_cast<std::uint64_t>(optimizer.steps()));
     optimizer.zero_grad();
-    const double loss = heed_test::learn<float>(model, x, some_targets(2, 9), cache, {}, context).value;
+    const auto targets = some_targets(2, 9);
+    const double loss = heed_test::learn<float>(model, x, targets, cache, {}, context).value;
     optimizer.step(context);
     return loss;
   }
@@ -252,7 +258,7 @@ TEST(TrainingState, GoesOnWithTheSameNumbers) {
 
   // The same file serves inference.
   Mlp<float> model;
-  heed::load_parameters(model, heed::SafeTensors::open(path), {.ignored = {"optimizer.*"}});
+  heed::load_parameters(model, path, {.ignored = {"optimizer.*"}});
   EXPECT_EQ(heed::SafeTensors::open(path).metadata().find("made by")->second, "a test");
 }
 
@@ -261,13 +267,13 @@ TEST(TrainingState, FilesThatDoNotFitAreRefused) {
   const std::string path = directory.path("training.safetensors");
   SmallTraining run;
   run.step();
-  const float weight = run.model.linear1.weight().value()(0);
+  const float weight = run.model.linear1.weight.value()(0);
   heed::SGD<float> other(run.model, {.learning_rate = 0.1, .momentum = 0.9});
   heed::save_checkpoint(path, run.model, other, run.context);
   const std::string text =
       message_of<heed::FormatError>([&] { heed::load_checkpoint(path, run.model, run.optimizer, run.context); });
   EXPECT_NE(text.find("optimizer.exp_avg.linear1.weight"), std::string::npos) << text;
-  EXPECT_EQ(run.model.linear1.weight().value()(0), weight);
+  EXPECT_EQ(run.model.linear1.weight.value()(0), weight);
   EXPECT_EQ(run.optimizer.steps(), 1);
 
   heed::save_parameters(run.model, path);
@@ -281,11 +287,12 @@ TEST(TrainingState, FilesThatDoNotFitAreRefused) {
   }
 }
 
-// ---- what is told
+// ---- error reports
 
 TEST(Monitor, NamesTheFirstLayerThatIsNotFinite) {
   Mlp<float> model(0.1);
-  model.initialize(1);
+  heed::Random random(1);
+  model.initialize(random);
   const auto x = random_tensor<float, 3>({2, 9, 8});
   const Tensor<int, 2> targets = some_targets(2, 9);
   Context context;
@@ -296,24 +303,25 @@ TEST(Monitor, NamesTheFirstLayerThatIsNotFinite) {
   const auto message = [&] {
     const heed::ActivationCheckpoint before(context);
     forward();
-    const heed::Loss loss = heed::cross_entropy(logits, targets, {}, context);
+    const heed::Loss loss = heed::cross_entropy(logits, targets, context);
     return message_of<heed::ValueError>([&] { heed::require_finite(loss.value, before, context, forward); });
   };
   heed::require_finite(1.0, heed::ActivationCheckpoint(context), context, [] { FAIL() << "ran again for nothing"; });
 
-  model.linear2.bias().mutable_value()(3) = std::numeric_limits<float>::infinity();
+  model.linear2.bias.mutable_value()(3) = std::numeric_limits<float>::infinity();
   std::string text = message();
   EXPECT_NE(text.find("linear2"), std::string::npos) << text;
   EXPECT_NE(text.find("inf at (0, 0, 3) of (2, 9, 5)"), std::string::npos) << text;
-  model.linear1.weight().mutable_matrix()(11, 2) = std::nanf("");
+  model.linear1.weight.mutable_matrix()(11, 2) = std::nanf("");
   text = message();
   EXPECT_NE(text.find("linear1 (output 1 of the pass), nan at (0, 0, 11) of (2, 9, 12)"), std::string::npos) << text;
   EXPECT_EQ(context.observer, nullptr);
 
-  model.initialize(1);
+  heed::Random same(1);
+  model.initialize(same);
   const heed::ActivationCheckpoint before(context);
   text = message_of<heed::ValueError>([&] { heed::require_finite(std::nan(""), before, context, forward); });
-  EXPECT_NE(text.find("every layer's output is finite"), std::string::npos) << text;
+  EXPECT_NE(text.find("the output of every layer is finite"), std::string::npos) << text;
 }
 
 TEST(Monitor, TimerAddsUpPhases) {

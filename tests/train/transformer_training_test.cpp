@@ -67,7 +67,7 @@ struct CharacterModel {
   void backward(const TensorView<const T, 3>& dlogits, Cache& cache, Context& context) {
     Tensor<T, 3> dx(cache.x.extents());
     head.backward(dlogits, cache.gradient, cache.head, context);
-    encoder.backward(cache.gradient, heed::Causal{}, dx, cache.encoder, context);
+    encoder.backward(cache.gradient, dx, cache.encoder, context);
     position.backward(dx, dx, cache.position, context);
     embedding.backward(dx, cache.embedding, context);
   }
@@ -94,7 +94,7 @@ void expect_golden_training(const std::string& name, const Options& options) {
   for (Index step = 0; step < steps; ++step) {
     optimizer.zero_grad();
     model.forward(tokens.view()[step].slice(1, 0, kContext), logits, cache, context);
-    const heed::Loss loss = heed::cross_entropy(logits, tokens.view()[step].slice(1, 1, kContext), logits, {}, context);
+    const heed::Loss loss = heed::cross_entropy(logits, tokens.view()[step].slice(1, 1, kContext), logits, context);
     EXPECT_NEAR(loss.value, losses(step), sizeof(T) == 8 ? 1e-9 : 1e-5) << "step " << step;
     model.backward(logits, cache, context);
     if (sizeof(T) == 8 && step == 0) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <utility>
 
+#include <heed/attention/attention.hpp>
 #include <heed/core/random.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/embedding.hpp>
@@ -30,7 +31,7 @@ using heed::Extents;
 using heed::Index;
 using heed::Tensor;
 using heed::TensorView;
-using Mask = heed::MaskArgument<float>;
+using Attention = heed::AnyAttention<float>;
 using In = TensorView<const float, 3>;
 using Out = TensorView<float, 3>;
 
@@ -54,32 +55,31 @@ class PlainAttention {
   PlainAttention(Index width, Index heads, std::optional<double> scale)
       : heads_(heads), scale_(scale), out_proj_({.in_features = width, .out_features = width}) {}
 
-  void initialize(std::uint64_t seed, std::string_view name) { out_proj_.initialize(seed, name); }
+  void initialize(heed::Random& random, std::string_view name) { out_proj_.initialize(random, name); }
   template <class F>
   void visit(std::string_view prefix, F&& f) {
     out_proj_.visit(std::string(prefix) + ".out_proj", f);
   }
-  void forward(In x, const Mask& mask, Out y, Cache& cache, Context& context) const {
+  void forward(In x, const Attention& attention, Out y, Cache& cache, Context& context) const {
     cache.x = x;
     const Out attended = examples::sized(cache.attended, x.extents());
-    mask.attend({split(x), split(x), split(x), split(attended), {}, options(), &cache.attention}, context);
+    heed::attention_into(split(attended), split(x), split(x), split(x), attention.with_defaults({.scale = scale_}),
+                         cache.attention, context);
     out_proj_.forward(attended, y, context);
   }
-  void backward(In dy, const Mask& mask, Out dx, Cache& cache, Context& context) {
+  void backward(In dy, Out dx, Cache& cache, Context& context) {
     const Extents<3> extents = dy.extents();
     const Out d_attended = examples::sized(cache.d_attended, extents);
-    out_proj_.backward(dy, d_attended, {In(cache.attended)}, context);
+    heed::Linear<float>::Cache projected{cache.attended};
+    out_proj_.backward(dy, d_attended, projected, context);
     const Out dq = examples::sized(cache.dq, extents), dk = examples::sized(cache.dk, extents);
     const Out dv = examples::sized(cache.dv, extents);
-    const auto x = split(cache.x);
-    mask.attend_backward({x, x, x, split(cache.attended.view()), {}, options(), &cache.attention}, split(d_attended),
-                         {split(dq), split(dk), split(dv)}, context);
+    heed::attention_backward_into({split(dq), split(dk), split(dv)}, split(d_attended), cache.attention, context);
     add(dq, dk, dx);
     add(dx, dv, dx);
   }
 
  private:
-  heed::AttentionOptions options() const { return {.scale = scale_}; }
   // (B, L, E) as (B, H, L, E/H).
   template <class T>
   TensorView<T, 4> split(const TensorView<T, 3>& x) const {
@@ -122,11 +122,10 @@ class Block {
     }
   }
 
-  void initialize(std::uint64_t seed, const std::string& name) {
-    if (attention_) attention_->initialize(seed, name + ".self_attn");
-    if (plain_) plain_->initialize(seed, name + ".self_attn.out_proj");
-    feed_forward_.initialize(seed, name);
-    for (heed::LayerNorm<float>* norm : {&norm1_, &norm2_}) heed::init::constant(norm->weight(), 1);
+  void initialize(heed::Random& random, const std::string& name) {
+    if (attention_) attention_->initialize(random, name + ".self_attn");
+    if (plain_) plain_->initialize(random, name + ".self_attn.out_proj");
+    feed_forward_.initialize(random, name);
   }
   template <class F>
   void visit(const std::string& prefix, F&& f) {
@@ -137,20 +136,20 @@ class Block {
     norm2_.visit(prefix + ".norm2", f);
   }
 
-  void forward(In x, const Mask& mask, Out y, Cache& cache, Context& context) const {
+  void forward(In x, const Attention& attention, Out y, Cache& cache, Context& context) const {
     const Out inner = examples::sized(cache.inner, x.extents()),
               attended = examples::sized(cache.attended, x.extents());
     const Out sum = examples::sized(cache.sum, x.extents()), outer = examples::sized(cache.outer, x.extents());
     const Out fed = examples::sized(cache.fed, x.extents());
     if (place_ == NormPlace::Pre) {
       norm1_.forward(x, inner, cache.norm1, context);
-      attend(inner, mask, attended, cache, context);
+      attend(inner, attention, attended, cache, context);
       add(x, attended, sum);
       norm2_.forward(sum, outer, cache.norm2, context);
       feed_forward_.forward(outer, fed, cache.feed_forward, context);
       add(sum, fed, y);
     } else {
-      attend(x, mask, attended, cache, context);
+      attend(x, attention, attended, cache, context);
       add(x, attended, inner);
       norm1_.forward(inner, sum, cache.norm1, context);
       feed_forward_.forward(sum, fed, cache.feed_forward, context);
@@ -158,11 +157,11 @@ class Block {
       norm2_.forward(outer, y, cache.norm2, context);
     }
   }
-  void backward(In dy, const Mask& mask, Out dx, Cache& cache, Context& context) {
+  void backward(In dy, Out dx, Cache& cache, Context& context) {
     const Out d_sum = examples::sized(cache.d_sum, dy.extents()), d_part = examples::sized(cache.d_part, dy.extents());
     const auto attention_backward = [&](In d, Out to) {
-      if (attention_) attention_->backward(d, mask, to, cache.attention, context);
-      if (plain_) plain_->backward(d, mask, to, cache.plain, context);
+      if (attention_) attention_->backward(d, to, cache.attention, context);
+      if (plain_) plain_->backward(d, to, cache.plain, context);
     };
     if (place_ == NormPlace::Pre) {
       feed_forward_.backward(dy, d_part, cache.feed_forward, context);
@@ -182,10 +181,10 @@ class Block {
   }
 
  private:
-  void attend(In x, const Mask& mask, Out y, Cache& cache, Context& context) const {
+  void attend(In x, const Attention& attention, Out y, Cache& cache, Context& context) const {
     const Context::Scope scope(context, "self_attn");
-    if (attention_) attention_->forward(x, mask, y, cache.attention, context);
-    if (plain_) plain_->forward(x, mask, y, cache.plain, context);
+    if (attention_) attention_->forward(x, attention, y, cache.attention, context);
+    if (plain_) plain_->forward(x, attention, y, cache.plain, context);
   }
 
   NormPlace place_;
@@ -207,7 +206,7 @@ struct Model::Parts {
     heed::Recurrent<float>::Cache lstm;
     heed::LayerNorm<float>::Cache norm;
     heed::Linear<float>::Cache head;
-    std::vector<int> lengths;
+    std::vector<int> lengths, visible;  // of each sequence; of its keys
     Tensor<float, 3> encoded, read, logits, d_read, d_encoded, d_between[2];
   };
 
@@ -226,7 +225,7 @@ struct Model::Parts {
       const Index hidden = o.causal ? o.embed_dim : o.embed_dim / 2;
       lstm.emplace(heed::RecurrentOptions{.input_size = o.embed_dim,
                                           .hidden_size = hidden,
-                                          .num_layers = static_cast<int>(o.num_layers),
+                                          .num_layers = o.num_layers,
                                           .bidirectional = !o.causal});
     } else {
       for (Index i = 0; i < o.num_layers; ++i) blocks.emplace_back(o);
@@ -251,38 +250,29 @@ struct Model::Parts {
   }
 
   void initialize() {
-    const std::uint64_t seed = options.seed;
-    embedding.initialize(heed::Philox(seed, heed::init::stream("embedding.weight")), options.embedding_std);
-    if (learned) {
-      heed::init::normal(learned->weight(), heed::Philox(seed, heed::init::stream("positions.weight")),
-                         options.embedding_std * options.position_scale);
-    }
-    for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i].initialize(seed, "blocks." + std::to_string(i));
-    if (lstm) lstm->initialize(seed, "lstm");
-    if (norm) heed::init::constant(norm->weight(), 1);
-    head.initialize(seed, "head");
+    heed::Random random(options.seed);
+    embedding.initialize(random, "embedding", options.embedding_std);
+    if (learned) learned->initialize(random, "positions", options.embedding_std * options.position_scale);
+    for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i].initialize(random, "blocks." + std::to_string(i));
+    if (lstm) lstm->initialize(random, "lstm");
+    head.initialize(random, "head");
     if (options.init == Init::Xavier) return;
     const auto start = [&](std::string_view name, heed::Parameter<float>& parameter) {
       if (parameter.rank() != 2) return;
-      const heed::Philox random(seed, heed::init::stream(name));
+      const heed::Philox numbers(options.seed, heed::init::stream(name));
       if (options.init == Init::Normal)
-        heed::init::normal(parameter, random, options.init_std);
+        heed::init::normal(parameter, numbers, options.init_std);
       else
-        heed::init::orthogonal(parameter, random, options.init_std);
+        heed::init::orthogonal(parameter, numbers, options.init_std);
     };
     visit_body(start);
     head.visit("head", start);
   }
 
-  // f(mask) for the mask of a batch of these lengths.
-  template <class F>
-  void with_mask(const std::vector<int>& lengths, Index length, F&& f) const {
-    const std::vector<int> all(lengths.size(), static_cast<int>(length));
-    const std::vector<int>& visible = options.mask_padding ? lengths : all;
-    if (options.causal)
-      f(Mask(heed::Causal{} & heed::Padding(visible)));
-    else
-      f(Mask(heed::Padding(visible)));
+  // The attention of a batch of these lengths, which the result borrows.
+  Attention attention_of(const std::vector<int>& lengths) const {
+    if (options.causal) return heed::Causal{} & heed::Padding(lengths);
+    return heed::Padding(lengths);
   }
 
   void encode(const Batch& batch, Cache& cache, Context& context) const {
@@ -302,13 +292,14 @@ struct Model::Parts {
       return;
     }
     cache.blocks.resize(blocks.size());
-    with_mask(cache.lengths, L, [&](const Mask& mask) {
-      for (std::size_t i = 0; i < blocks.size(); ++i) {
-        const Context::Scope scope(context, "blocks", static_cast<int>(i));
-        const Out to = examples::sized(cache.between[i + 1], extents);
-        blocks[i].forward(cache.between[i], mask, to, cache.blocks[i], context);
-      }
-    });
+    cache.visible = cache.lengths;
+    if (!options.mask_padding) cache.visible.assign(cache.lengths.size(), static_cast<int>(L));
+    const Attention attention = attention_of(cache.visible);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const Context::Scope scope(context, "blocks", static_cast<int>(i));
+      const Out to = examples::sized(cache.between[i + 1], extents);
+      blocks[i].forward(cache.between[i], attention, to, cache.blocks[i], context);
+    }
     if (norm)
       norm->forward(cache.between.back(), encoded, cache.norm, context);
     else
@@ -384,11 +375,9 @@ struct Model::Parts {
         norm->backward(d_encoded, buffers[at], cache.norm, context);
       else
         for (Index b = 0; b < extents[0]; ++b) buffers[at].matrix(b) = d_encoded.matrix(b);
-      with_mask(cache.lengths, extents[1], [&](const Mask& mask) {
-        for (std::size_t i = blocks.size(); i-- > 0; at = 1 - at) {
-          blocks[i].backward(buffers[at], mask, buffers[1 - at], cache.blocks[i], context);
-        }
-      });
+      for (std::size_t i = blocks.size(); i-- > 0; at = 1 - at) {
+        blocks[i].backward(buffers[at], buffers[1 - at], cache.blocks[i], context);
+      }
     }
     if (learned) learned->backward(buffers[at], buffers[at], cache.positions, context);
     embedding.backward(buffers[at], cache.embedding, context);
@@ -428,7 +417,7 @@ Tensor<float, 3> Model::encode(const Batch& batch, Context& context) const {
   return parts_->latest.encoded;
 }
 double Model::loss(const Batch& batch, Context& context) const {
-  return heed::cross_entropy(parts_->forward(batch, parts_->latest, context), batch.targets, {}, context).value;
+  return heed::cross_entropy(parts_->forward(batch, parts_->latest, context), batch.targets, context).value;
 }
 double Model::loss_and_gradients(const Batch& batch, Context& context, std::optional<Index> divisor) {
   const Out logits = parts_->forward(batch, parts_->latest, context);
@@ -464,9 +453,8 @@ std::vector<double> train(Model& model, const std::function<Batch(int step)>& sa
   for (int step = 0; step < options.steps; ++step) {
     optimizer.zero_grad();
     losses.push_back(model.loss_and_gradients(sample(step), context));
-    if (options.clip > 0) heed::clip_grad_norm(optimizer.parameters(), options.clip, context);
     optimizer.set_learning_rate(schedule(step));
-    optimizer.step(context);
+    optimizer.step(context, {.clip = options.clip});
     if (after_step) {
       context.training = false;
       after_step(step, losses.back());

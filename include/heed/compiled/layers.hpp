@@ -5,12 +5,13 @@
 /// The layers that heed::compiled holds, for float and double.
 
 #include <heed/compiled/attention.hpp>
+#include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
 /// What src/layers.cpp defines for each T, with `declaration` = template or extern template.
 #define HEED_COMPILED_LAYERS(declaration, T) \
   declaration class Linear<T>;               \
-  declaration class LayerNorm<T>;            \
+  declaration class Norm<T>;                 \
   declaration class FeedForward<T>;          \
   declaration class SelfAttention<T>;        \
   declaration class MultiHeadAttention<T>;   \

@@ -2,11 +2,25 @@
 #pragma once
 
 /// @file
-/// Every macro of the library, and the inline namespace that keeps differently compiled copies apart.
+/// Every macro of the library, and the inline namespace that separates differently compiled copies of it.
 ///
-/// A user may define, before any heed header:
+/// A user may define, before any heed header and alike in all translation units:
 ///   HEED_ALLOW_FAST_MATH   accept -ffast-math; the promises about NaN, Inf and masked values are then void
-///   HEED_THROW(exception)  what happens instead of `throw exception` (default without exceptions: print and abort)
+///   HEED_THROW(exception)  replaces `throw exception` (default without exceptions: print and abort)
+///
+/// Translation units compiled with different flags link into one program when
+///   - they differ in instruction sets (-m..., -march=...), the version of Eigen, its alignment, exceptions,
+///     -ffast-math or HEED_THROW: heed's functions are then different symbols, since the namespace has another name;
+///   - every unit is compiled with at least -O1 and without -fno-inline. Eigen's packet functions and parts of the
+///     standard library are inline functions without such a name: where they are not inlined, the linker keeps one
+///     copy for all units. At -O0 a unit can then run code of another instruction set, with other roundings.
+/// Units that differ only in -O levels, -ffp-contract or -mtune share one copy of each function, whichever the linker
+/// finds first. All copies are valid, but the last bits of results may depend on the order of linking. NDEBUG changes
+/// nothing in heed; it changes Eigen's assertions.
+
+#if !defined(__GNUC__)
+#error "heed needs g++ 12, clang 14 or later: its kernels use their vector extensions"
+#endif
 
 #include <cstddef>
 #include <cstdio>
@@ -16,11 +30,11 @@
 
 #include <heed/version.hpp>
 
-#if __cplusplus < 202002L && !(defined(_MSVC_LANG) && _MSVC_LANG >= 202002L)
+#if __cplusplus < 202002L
 #error "heed needs C++20: compile with -std=c++20 or later"
 #endif
 
-#if defined(__FAST_MATH__) && !defined(HEED_ALLOW_FAST_MATH)
+#if (defined(__FAST_MATH__) || __FINITE_MATH_ONLY__) && !defined(HEED_ALLOW_FAST_MATH)
 #error \
     "heed relies on NaN and infinity, which -ffast-math removes: masks could leak. Compile without it, or define HEED_ALLOW_FAST_MATH and give up the promises about NaN, Inf and masked values"
 #endif
@@ -29,9 +43,6 @@
 #error "heed needs Eigen 3.4 or later"
 #endif
 
-// The namespace is tagged with everything that changes generated code or layout, so that translation units
-// compiled with different flags can be linked into one program: version, instruction set, Eigen, alignment,
-// exceptions, fast math.
 #if defined(EIGEN_VECTORIZE_AVX512)
 #define HEED_ISA avx512
 #elif defined(EIGEN_VECTORIZE_AVX2) && defined(EIGEN_VECTORIZE_FMA)
@@ -48,31 +59,98 @@
 #define HEED_ISA scalar
 #endif
 
-#if EIGEN_VERSION_AT_LEAST(5, 0, 0)
-#define HEED_EIGEN e5
+#define HEED_PASTE_(a, b, c, d, e, f, g, h, i, ...) a##b##c##d##e##f##g##h##i
+#define HEED_PASTE(...) HEED_PASTE_(__VA_ARGS__, , , , , , , , )
+
+// HEED_TAG(macro, name) is `name` where `macro` is defined as 1, else nothing. HEED_COMMA_1 moves `name` to the second
+// place; of any other `macro` it makes an unknown word in the first.
+#define HEED_COMMA_1 ,
+#define HEED_SECOND(a, b, ...) b
+#define HEED_TAG__(...) HEED_SECOND(__VA_ARGS__)
+#define HEED_TAG_(value, name) HEED_TAG__(HEED_COMMA_##value name, , )
+#define HEED_TAG(macro, name) HEED_TAG_(macro, name)
+
+// The machine: the highest x86-64 level of which all extensions are enabled, then the extensions beyond it.
+#if defined(__SSE3__) && defined(__SSSE3__) && defined(__SSE4_1__) && defined(__SSE4_2__) && defined(__POPCNT__)
+#if defined(__AVX2__) && defined(__F16C__) && defined(__FMA__) && defined(__LZCNT__) && defined(__BMI__) && \
+    defined(__BMI2__) && defined(__MOVBE__)
+#if defined(__AVX512F__) && defined(__AVX512CD__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && \
+    defined(__AVX512VL__)
+#define HEED_MACHINE x86v4
 #else
-#define HEED_EIGEN e3
+#define HEED_MACHINE                                                                                         \
+  HEED_PASTE(x86v3, HEED_TAG(__AVX512F__, _avx512f), HEED_TAG(__AVX512CD__, cd), HEED_TAG(__AVX512BW__, bw), \
+             HEED_TAG(__AVX512DQ__, dq), HEED_TAG(__AVX512VL__, vl))
+#endif
+#else
+#define HEED_MACHINE                                                                                      \
+  HEED_PASTE(HEED_PASTE(x86v2, HEED_TAG(__AVX__, _avx), HEED_TAG(__AVX2__, 2), HEED_TAG(__F16C__, _f16c), \
+                        HEED_TAG(__FMA__, _fma), HEED_TAG(__LZCNT__, _lzcnt), HEED_TAG(__BMI__, _bmi),    \
+                        HEED_TAG(__BMI2__, _bmi2), HEED_TAG(__MOVBE__, _movbe)),                          \
+             HEED_TAG(__AVX512F__, _avx512f), HEED_TAG(__AVX512CD__, cd), HEED_TAG(__AVX512BW__, bw),     \
+             HEED_TAG(__AVX512DQ__, dq), HEED_TAG(__AVX512VL__, vl))
+#endif
+#elif defined(__x86_64__) || defined(__i386__)
+#define HEED_MACHINE                                                                                    \
+  HEED_PASTE(x86, HEED_TAG(__SSE2__, v1), HEED_TAG(__SSE3__, _sse3), HEED_TAG(__SSSE3__, _ssse3),       \
+             HEED_TAG(__SSE4_1__, _sse41), HEED_TAG(__SSE4_2__, _sse42), HEED_TAG(__POPCNT__, _popcnt), \
+             HEED_TAG(__LZCNT__, _lzcnt), HEED_TAG(__BMI__, _bmi))
+#else
+#define HEED_MACHINE                                                                                     \
+  HEED_PASTE(HEED_ISA, HEED_TAG(__ARM_FEATURE_FMA, _fma), HEED_TAG(__ARM_FEATURE_ATOMICS, _lse),         \
+             HEED_TAG(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC, _fp16), HEED_TAG(__ARM_FEATURE_BF16, _bf16), \
+             HEED_TAG(__ARM_FEATURE_SVE, _sve), HEED_TAG(__ARM_FEATURE_SVE2, _sve2))
+#endif
+#define HEED_EXTENSIONS                                                                           \
+  HEED_PASTE(HEED_TAG(__FMA4__, _fma4), HEED_TAG(__XOP__, _xop), HEED_TAG(__AVX512VBMI__, _vbmi), \
+             HEED_TAG(__AVX512VBMI2__, _vbmi2), HEED_TAG(__AVX512BITALG__, _bitalg),              \
+             HEED_TAG(__AVX512VPOPCNTDQ__, _vpopcntdq), HEED_TAG(__AVX512BF16__, _bf16),          \
+             HEED_TAG(__AVX512FP16__, _fp16), HEED_TAG(__AVX512ER__, _er))
+
+#if defined(EIGEN_VECTORIZE)
+#define HEED_VECTORIZE_TAG
+#else
+#define HEED_VECTORIZE_TAG _scalar
 #endif
 
-#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+#if EIGEN_VERSION_AT_LEAST(5, 0, 0)
+#define HEED_EIGEN _e5
+#else
+#define HEED_EIGEN _e3
+#endif
+
+#if defined(__cpp_exceptions)
 #define HEED_EXCEPTIONS 1
-#define HEED_EXCEPTIONS_TAG x
+#define HEED_EXCEPTIONS_TAG
 #else
 #define HEED_EXCEPTIONS 0
-#define HEED_EXCEPTIONS_TAG nx
+#define HEED_EXCEPTIONS_TAG _noexceptions
 #endif
 
-#if defined(__FAST_MATH__)
-#define HEED_MATH_TAG fast
+#if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__
+#define HEED_MATH_TAG _fast
 #else
-#define HEED_MATH_TAG exact
+#define HEED_MATH_TAG
 #endif
 
-#define HEED_JOIN_(a, b, c, d, e, f, g, h) v##a##_##b##_##c##_##d##_##e##_align##f##_##g##_##h
-#define HEED_JOIN(a, b, c, d, e, f, g, h) HEED_JOIN_(a, b, c, d, e, f, g, h)
-#define HEED_ABI                                                                                                     \
-  HEED_JOIN(HEED_VERSION_MAJOR, HEED_VERSION_MINOR, HEED_VERSION_PATCH, HEED_ISA, HEED_EIGEN, EIGEN_MAX_ALIGN_BYTES, \
-            HEED_EXCEPTIONS_TAG, HEED_MATH_TAG)
+#if defined(HEED_THROW)
+#define HEED_THROW_TAG _throw
+#elif HEED_EXCEPTIONS
+#define HEED_THROW_TAG
+#define HEED_THROW(...) throw __VA_ARGS__
+#else
+#define HEED_THROW_TAG
+#define HEED_THROW(...) (std::fprintf(stderr, "%s\n", (__VA_ARGS__).what()), std::abort())
+#endif
+
+#define HEED_VERSION_TAG_(a, b, c) v##a##_##b##_##c##_
+#define HEED_VERSION_TAG(a, b, c) HEED_VERSION_TAG_(a, b, c)
+#define HEED_ALIGN_TAG_(a) _align##a
+#define HEED_ALIGN_TAG(a) HEED_ALIGN_TAG_(a)
+#define HEED_ABI                                                                                         \
+  HEED_PASTE(HEED_VERSION_TAG(HEED_VERSION_MAJOR, HEED_VERSION_MINOR, HEED_VERSION_PATCH), HEED_MACHINE, \
+             HEED_EXTENSIONS, HEED_VECTORIZE_TAG, HEED_EIGEN, HEED_ALIGN_TAG(EIGEN_MAX_ALIGN_BYTES),     \
+             HEED_EXCEPTIONS_TAG, HEED_THROW_TAG, HEED_MATH_TAG)
 
 #define HEED_NAMESPACE_BEGIN \
   namespace heed {           \
@@ -81,23 +159,9 @@
   }                        \
   }
 
-#if !defined(HEED_THROW)
-#if HEED_EXCEPTIONS
-#define HEED_THROW(...) throw __VA_ARGS__
-#else
-#define HEED_THROW(...) (std::fprintf(stderr, "%s\n", (__VA_ARGS__).what()), std::abort())
-#endif
-#endif
-
-#if defined(__GNUC__)
 #define HEED_ALWAYS_INLINE inline __attribute__((always_inline))
 #define HEED_ALWAYS_INLINE_LAMBDA __attribute__((always_inline))
 #define HEED_NOINLINE __attribute__((noinline))
-#else
-#define HEED_ALWAYS_INLINE inline
-#define HEED_ALWAYS_INLINE_LAMBDA
-#define HEED_NOINLINE
-#endif
 
 #define HEED_STRING_(x) #x
 #define HEED_STRING(x) HEED_STRING_(x)

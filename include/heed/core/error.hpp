@@ -2,10 +2,10 @@
 #pragma once
 
 /// @file
-/// The exceptions, and the one macro that checks arguments at a public boundary.
+/// The exceptions, and the macro that checks arguments at a public boundary.
 
 #include <array>
-#include <cstdio>
+#include <charconv>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,11 +15,11 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Base of everything that heed throws.
+/// Base of the exceptions that heed throws.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-/// Extents that don't fit each other.
+/// Extents that do not fit each other.
 struct ShapeError : Error {
   using Error::Error;
 };
@@ -27,12 +27,14 @@ struct ShapeError : Error {
 struct ValueError : Error {
   using Error::Error;
 };
-/// A file that can't be read or written, is broken or hostile, or is not what it claims to be.
+/// A file that cannot be read or written, is broken or hostile, or is not what it claims to be.
 struct FormatError : Error {
   using Error::Error;
 };
 
 namespace detail {
+
+// append() writes one part of a message. Numbers do not depend on the locale: 0.1 has a point everywhere.
 
 inline void append(std::string& text, std::string_view part) { text += part; }
 inline void append(std::string& text, const char* part) { text += part; }
@@ -47,8 +49,9 @@ template <class T>
 requires std::is_floating_point_v<T>
 void append(std::string& text, T part) {
   char digits[40];
-  std::snprintf(digits, sizeof digits, "%g", static_cast<double>(part));
-  text += digits;
+  const auto end =
+      std::to_chars(digits, digits + sizeof digits, static_cast<double>(part), std::chars_format::general, 6);
+  text.append(digits, end.ptr);
 }
 
 template <std::size_t Rank>

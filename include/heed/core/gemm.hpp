@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include <heed/core/buffer.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
@@ -17,6 +18,7 @@
 #include <heed/core/gemm/epilogue.hpp>
 #include <heed/core/gemm/packing.hpp>
 #include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/isa.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 
@@ -35,7 +37,7 @@ class PackedMatrix {
     packed.depth_ = b.extent(0);
     packed.columns_ = b.extent(1);
     const Index panels = detail::panel_count<T>(packed.columns_);
-    packed.panels_ = Tensor<T, 1>(panels * detail::kPanelWidth<T> * packed.depth_);
+    packed.panels_.template view<3>({panels, packed.depth_, detail::kPanelWidth<T>});
     for (Index p = 0; p < panels; ++p) detail::pack_panel(b, p, packed.panels_.data());
     return packed;
   }
@@ -44,15 +46,15 @@ class PackedMatrix {
   Index depth() const { return depth_; }
   /// n
   Index columns() const { return columns_; }
-  bool empty() const { return panels_.empty(); }
+  bool empty() const { return panels_.size() == 0; }
   /// Memory held.
-  std::size_t bytes() const { return static_cast<std::size_t>(panels_.size()) * sizeof(T); }
+  std::size_t bytes() const { return panels_.bytes(); }
   /// Where the kernel reads.
   const T* panels() const { return panels_.data(); }
 
  private:
   Index depth_ = 0, columns_ = 0;
-  Tensor<T, 1> panels_;
+  detail::CopiedBuffer<T> panels_;
 };
 
 namespace detail {
@@ -105,7 +107,7 @@ void gemm(std::type_identity_t<TensorView<const T, 2>> a, std::type_identity_t<T
 
   // Few rows use a packed panel once: it should still be in the first caches. Many rows also read a again for every
   // group of panels.
-  const Index most_bytes = m <= kTile.rows ? Index{1} << 18 : Index{1} << 22;
+  const Index most_bytes = m <= kIsa.product_rows ? Index{1} << 18 : Index{1} << 22;
   const Index panel_size = k * kPanelWidth<T>, all = panel_count<T>(n);
   const Index group = std::clamp<Index>(most_bytes / (panel_size * static_cast<Index>(sizeof(T))), 1, all);
   const Workspace::Frame frame(context.workspace());
@@ -114,7 +116,7 @@ void gemm(std::type_identity_t<TensorView<const T, 2>> a, std::type_identity_t<T
   for (Index first = 0; first < all; first += group) {
     const Index column = first * kPanelWidth<T>, columns = std::min(group * kPanelWidth<T>, n - column);
     const TensorView<const T, 2> part = b.slice(1, column, columns);
-    parallel_for_each(executor, panel_count<T>(columns), [&](int p, int) { pack_panel(part, p, panels); });
+    parallel_for_each(executor, panel_count<T>(columns), [&](Index p, int) { pack_panel(part, p, panels); });
     Epilogue<T> e = epilogue;
     if (e.bias) e.bias += column;
     if (e.residual.data()) e.residual = e.residual.slice(1, column, columns);

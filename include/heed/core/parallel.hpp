@@ -2,15 +2,17 @@
 #pragma once
 
 /// @file
-/// Who runs the pieces: the calling thread (Serial), a pool of threads (ThreadPool), or the user's own parallel_for.
+/// Executors: run numbered tasks serially (Serial), on a pool of threads (ThreadPool), or in a loop of the program's
+/// (ExecutorAdapter).
 ///
-/// Pieces are numbered; which thread runs which piece is free and never changes a result. A piece also learns its
-/// worker, 0 <= worker < concurrency(): no two pieces run in one worker at the same time, so scratch memory is kept per
-/// worker.
+/// Any thread may run any task; results do not depend on it. A task is given its worker, 0 <= worker < concurrency().
+/// Two tasks never run in one worker at the same time, so scratch memory is kept per worker.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -45,72 +47,80 @@ class FunctionRef<R(A...)> {
   R (*call_)(void*, A...);
 };
 
-/// A piece of work: its number and the worker it runs in.
+/// One task: its number and the worker that it runs in.
 using Task = FunctionRef<void(int i, int worker)>;
 
-/// Runs numbered pieces. Implementations may run them in any order and at the same time.
+/// Runs numbered tasks. Implementations may run them in any order and at the same time.
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// How many pieces may run at the same time; workers are below it.
+  /// The number of workers: as many tasks may run at the same time.
   virtual int concurrency() const = 0;
-  /// Runs piece(i, worker) for i in [0, n) and returns when all have ended. An exception of a piece reaches the caller;
-  /// pieces that had not begun by then may be left out.
-  virtual void parallel_for(int n, Task piece) = 0;
+  /// Runs task(i, worker) for i in [0, n) and returns when all have ended. An exception of a task reaches the caller;
+  /// tasks that had not begun by then may be left out.
+  virtual void parallel_for(int n, Task task) = 0;
 };
 
-/// Everything in the calling thread.
+/// Runs everything in the calling thread.
 class Serial final : public Executor {
  public:
   int concurrency() const override { return 1; }
-  void parallel_for(int n, Task piece) override {
-    for (int i = 0; i < n; ++i) piece(i, 0);
+  void parallel_for(int n, Task task) override {
+    for (int i = 0; i < n; ++i) task(i, 0);
   }
 };
 
-/// Threads that wait for work: they spin for a short while after a call (a fork then costs about a microsecond),
-/// then sleep. The calling thread works too. One caller at a time: concurrent parallel_for calls queue.
-/// A parallel_for from inside a piece runs serially in that piece. Pieces may use another pool, but not in a circle:
-/// two pools whose pieces call each other wait for each other for ever.
+/// Threads that wait for work. They spin for some microseconds after a call, so that the next fork costs about a
+/// microsecond, then sleep. The calling thread works too; a caller whose tasks are all taken spins for as long and then
+/// sleeps until the last one ends.
+///
+/// One caller at a time: callers of one pool queue, also those with a single task. A parallel_for from inside a task
+/// runs serially in that task's worker. Tasks may use another pool, but not in a circle: two pools whose tasks call
+/// each other deadlock.
 class ThreadPool final : public Executor {
  public:
-  /// `threads` counts the calling thread; throws ValueError when it is below 1, std::system_error when the system gives
-  /// no more threads.
+  /// `threads` includes the calling thread. Throws ValueError when it is below 1, std::system_error when the system
+  /// gives no more threads.
   explicit ThreadPool(int threads) : ThreadPool() {
     HEED_CHECK(threads >= 1, ValueError, "heed::ThreadPool: threads = ", threads, " but at least 1 is needed");
-    workers_.reserve(static_cast<std::size_t>(threads - 1));
-    for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { serve(worker); });
-    // A thread allocates when it starts; later calls shall allocate nothing.
+    threads_.reserve(static_cast<std::size_t>(threads - 1));
+    for (int worker = 1; worker < threads; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+    // A thread allocates when it starts. After this call it has started, and later calls allocate nothing.
     parallel_for(threads, [](int, int) {});
   }
   ~ThreadPool() override {
     stop_.store(true, std::memory_order_relaxed);
     start_.fetch_add(1, std::memory_order_release);
     start_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
+    for (std::thread& thread : threads_) thread.join();
   }
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int concurrency() const override { return static_cast<int>(workers_.size()) + 1; }
+  int concurrency() const override { return static_cast<int>(threads_.size()) + 1; }
 
-  void parallel_for(int n, Task piece) override {
+  void parallel_for(int n, Task task) override {
     if (n <= 0) return;
-    if (n == 1 || workers_.empty() || inside() == this) {
-      const int worker = inside() == this ? inside_worker() : 0;
-      for (int i = 0; i < n; ++i) piece(i, worker);
+    if (Place& place = current(); place.pool == this) {
+      for (int i = 0; i < n; ++i) task(i, place.worker);
       return;
     }
     const std::lock_guard<std::mutex> one_caller(caller_);
-    piece_ = &piece;
+    if (n == 1 || threads_.empty()) {
+      const Scope scope(this, 0);
+      for (int i = 0; i < n; ++i) task(i, 0);
+      return;
+    }
+    task_ = &task;
     count_ = n;
     next_.store(0, std::memory_order_relaxed);
-    running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+    running_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
     start_.fetch_add(1, std::memory_order_release);
     start_.notify_all();
     work(0);
-    for (int spin = 0; running_.load(std::memory_order_acquire) != 0; ++spin) {
-      if (spin >= kSpins) std::this_thread::yield();
+    int running;
+    for (int spin = 0; (running = running_.load(std::memory_order_acquire)) != 0; ++spin) {
+      if (spin >= kSpins) running_.wait(running, std::memory_order_acquire);
     }
 #if HEED_EXCEPTIONS
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -123,14 +133,26 @@ class ThreadPool final : public Executor {
   /// The public constructor delegates to this one, so that when it throws, the destructor ends the threads begun.
   ThreadPool() = default;
 
-  static const ThreadPool*& inside() {
-    static thread_local const ThreadPool* pool = nullptr;
-    return pool;
+  /// The pool whose task this thread is running, and the worker.
+  struct Place {
+    const ThreadPool* pool = nullptr;
+    int worker = 0;
+  };
+  static Place& current() {
+    static thread_local Place place;
+    return place;
   }
-  static int& inside_worker() {
-    static thread_local int worker = 0;
-    return worker;
-  }
+  /// Marks this thread as running tasks of a pool.
+  class Scope {
+   public:
+    Scope(const ThreadPool* pool, int worker) : outer_(std::exchange(current(), {pool, worker})) {}
+    ~Scope() { current() = outer_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Place outer_;
+  };
 
   void serve(int worker) {
     std::uint32_t seen = 0;
@@ -142,17 +164,16 @@ class ThreadPool final : public Executor {
       seen = now;
       if (stop_.load(std::memory_order_relaxed)) return;
       work(worker);
-      running_.fetch_sub(1, std::memory_order_release);
+      if (running_.fetch_sub(1, std::memory_order_release) == 1) running_.notify_one();
     }
   }
 
   void work(int worker) {
-    const ThreadPool* outer = std::exchange(inside(), this);
-    const int outer_worker = std::exchange(inside_worker(), worker);
+    const Scope scope(this, worker);
 #if HEED_EXCEPTIONS
     try {
 #endif
-      for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*piece_)(i, worker);
+      for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) (*task_)(i, worker);
 #if HEED_EXCEPTIONS
     } catch (...) {
       next_.store(count_, std::memory_order_relaxed);
@@ -160,12 +181,10 @@ class ThreadPool final : public Executor {
       if (!failure_) failure_ = std::current_exception();
     }
 #endif
-    inside() = outer;
-    inside_worker() = outer_worker;
   }
 
   std::mutex caller_;
-  const Task* piece_ = nullptr;
+  const Task* task_ = nullptr;
   int count_ = 0;
   alignas(64) std::atomic<std::uint32_t> start_{0};
   alignas(64) std::atomic<int> next_{0};
@@ -173,14 +192,17 @@ class ThreadPool final : public Executor {
   std::atomic<bool> stop_{false};
   std::mutex failure_guard_;
   std::exception_ptr failure_;
-  std::vector<std::thread> workers_;
+  std::vector<std::thread> threads_;
 };
 
 /// Adapts a parallel loop that the program already has (OpenMP, TBB, a game's job system):
-///   heed::ExecutorAdapter executor(8, [&](int n, heed::Task piece) { jobs.for_each(n, [&](int i) { piece(i,
-///   jobs.thread()); }); });
-/// The loop must run every piece once and return when all are done; workers must lie below `concurrency`, and pieces
-/// that run at the same time must have different ones.
+///
+///   heed::ExecutorAdapter executor(8, [&](int n, heed::Task task) {
+///     jobs.for_each(n, [&](int i) { task(i, jobs.thread()); });
+///   });
+///
+/// The loop must run every task once and return when all are done. Workers must be below `concurrency`, and tasks that
+/// run at the same time must have different ones.
 template <class Loop>
 class ExecutorAdapter final : public Executor {
  public:
@@ -190,13 +212,35 @@ class ExecutorAdapter final : public Executor {
                " but at least 1 is needed");
   }
   int concurrency() const override { return concurrency_; }
-  void parallel_for(int n, Task piece) override {
-    if (n > 0) loop_(n, piece);
+  void parallel_for(int n, Task task) override {
+    if (n > 0) loop_(n, task);
   }
 
  private:
   int concurrency_;
   Loop loop_;
 };
+
+namespace detail {
+
+/// n things in `parts` parts whose sizes differ by at most one: the first of part i.
+constexpr Index part_begin(Index n, Index parts, Index i) { return n * i / parts; }
+
+/// task(i, worker) for i in [0, n): in this thread when `executor` is null or n is 1, else on the executor. More tasks
+/// than int can count go to the executor in several calls.
+template <class F>
+void parallel_for_each(Executor* executor, Index n, F&& task) {
+  if (!executor || n == 1) {
+    for (Index i = 0; i < n; ++i) task(i, 0);
+    return;
+  }
+  constexpr Index most = std::numeric_limits<int>::max();
+  for (Index first = 0; first < n; first += most) {
+    executor->parallel_for(static_cast<int>(std::min(most, n - first)),
+                           [&](int i, int worker) { task(first + i, worker); });
+  }
+}
+
+}  // namespace detail
 
 HEED_NAMESPACE_END

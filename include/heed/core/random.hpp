@@ -62,8 +62,11 @@ class DropoutPattern {
   DropoutPattern(std::uint64_t seed, std::uint64_t stream, double probability)
       : low_(static_cast<std::uint32_t>(seed) ^ mix(static_cast<std::uint32_t>(stream))),
         high_(static_cast<std::uint32_t>(seed >> 32) ^ mix(static_cast<std::uint32_t>(stream >> 32) + 0x9e3779b9u)),
-        drop_below_(static_cast<std::uint64_t>(std::ldexp(probability, 32))) {}
+        drop_below_(static_cast<std::uint64_t>(std::ldexp(probability, 32))),
+        probability_(probability) {}
 
+  /// The probability that a weight is dropped.
+  double probability() const { return probability_; }
   /// The part of the hash that belongs to a query.
   std::uint32_t query_word(int b, int h, int q) const {
     const std::uint32_t head = mix(static_cast<std::uint32_t>(h) + mix(static_cast<std::uint32_t>(b) + high_));
@@ -87,6 +90,7 @@ class DropoutPattern {
   }
   std::uint32_t low_, high_;
   std::uint64_t drop_below_;
+  double probability_;
 };
 
 HEED_NAMESPACE_END

@@ -5,8 +5,8 @@
 /// Vec<T>: one register of float or double. The only file that touches Eigen's packet layer, so that SSE, AVX, AVX-512
 /// and NEON come from one source. Integer steps use the compilers' vector types.
 ///
-/// Two facts about compilers, measured, are hidden here. g++ folds a vector load into every FMA that uses it; keep()
-/// pins the loaded value to a register. Constants gain from the same pin with g++ and lose with clang.
+/// g++ folds a vector load into every FMA that uses it, which loads it again each time; keep() pins the loaded value to
+/// a register. Constants gain from the same pin with g++ and lose with clang. Both were measured.
 
 #include <cstdint>
 #include <cstring>
@@ -20,9 +20,9 @@
 #include <immintrin.h>
 #endif
 
-// g++ 12 takes the deliberately undefined pass-through operands of its own AVX-512 intrinsics for mistakes, and points
-// out that packets lose their attributes as template arguments, which is harmless.
-#if defined(__GNUC__) && !defined(__clang__)
+// g++ 12 warns of the undefined pass-through operands in its own AVX-512 intrinsics, which are intended, and of packets
+// that lose their attributes as template arguments, which is harmless.
+#if !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -46,11 +46,11 @@ HEED_ALWAYS_INLINE void unroll(F&& f) {
 /// Keeps a value in a vector register: the compiler can't fold its load into later instructions.
 template <class P>
 HEED_ALWAYS_INLINE void keep([[maybe_unused]] P& x) {
-#if defined(__GNUC__) && defined(EIGEN_VECTORIZE_AVX512)
+#if defined(EIGEN_VECTORIZE_AVX512)
   asm("" : "+v"(x));
-#elif defined(__GNUC__) && defined(EIGEN_VECTORIZE_SSE)
+#elif defined(EIGEN_VECTORIZE_SSE)
   asm("" : "+x"(x));
-#elif defined(__GNUC__) && defined(__aarch64__) && defined(EIGEN_VECTORIZE_NEON)
+#elif defined(__aarch64__) && defined(EIGEN_VECTORIZE_NEON)
   asm("" : "+w"(x));
 #endif
 }
@@ -99,17 +99,11 @@ HEED_ALWAYS_INLINE void transpose(Lanes (&r)[sizeof...(L)], std::integer_sequenc
   }
 }
 
-}  // namespace detail
-
-namespace detail {
-
-/// Asks for n elements at `from` that are read some time later; Locality 3 for the nearest cache, 2 for the next one.
-/// Nothing is read: `from` may point anywhere.
+/// Prefetches n elements at `from`; Locality 3 for the nearest cache, 2 for the next one. Nothing is read: `from` may
+/// point anywhere.
 template <int Locality = 3, class T>
-HEED_ALWAYS_INLINE void prefetch([[maybe_unused]] const T* from, [[maybe_unused]] Index n) {
-#if defined(__GNUC__)
+HEED_ALWAYS_INLINE void prefetch(const T* from, Index n) {
   for (Index i = 0; i < n; i += 64 / static_cast<Index>(sizeof(T))) __builtin_prefetch(from + i, 0, Locality);
-#endif
 }
 
 }  // namespace detail
@@ -120,7 +114,7 @@ struct Vec {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "heed::Vec holds float or double");
   /// The type of a lane.
   using Scalar = T;
-  /// What Eigen calls the register.
+  /// Eigen's type of the register.
   using Packet = typename Eigen::internal::packet_traits<T>::type;
   /// The number of lanes.
   static constexpr int size = static_cast<int>(Eigen::internal::unpacket_traits<Packet>::size);
@@ -217,7 +211,7 @@ struct Vec {
   /// The largest lane.
   friend HEED_ALWAYS_INLINE T max_lane(Vec a) { return Eigen::internal::predux_max(a.p); }
 
-  /// Rows become columns: lane j of r[i] and lane i of r[j] change places.
+  /// Transposes a square: exchanges lane j of r[i] with lane i of r[j].
   static HEED_ALWAYS_INLINE void transpose(Vec (&r)[size]) {
     if constexpr (size > 1) {
       typedef T Lanes __attribute__((vector_size(sizeof(Packet))));
@@ -228,132 +222,6 @@ struct Vec {
     }
   }
 };
-
-namespace detail {
-
-/// Minimax polynomials on [-1/2, 1/2] (relative error, fitted by iterated weighted least squares): `term` for 2^f with
-/// constant term 1, `less_one` for (2^f - 1) / f.
-template <class T>
-struct Exp2Terms;
-template <>
-struct Exp2Terms<float> {
-  static constexpr int degree = 5, mantissa_bits = 23;
-  static constexpr float lowest = -127, highest = 128;
-  static constexpr float rounding = 12582912.f + 127.f;  // 1.5·2^23 + exponent bias
-  static constexpr float term[] = {1, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b754p-5f, 0x1.3cea8ap-7f, 0x1.5bb9fep-10f};
-  static constexpr int less_one_terms = 6;
-  static constexpr float less_one[] = {0x1.62e43p-1f, 0x1.ebfbdep-3f,  0x1.c6af6ep-5f,
-                                       0x1.3b2bap-7f, 0x1.5f07bep-10f, 0x1.430906p-13f};
-};
-template <>
-struct Exp2Terms<double> {
-  static constexpr int degree = 11, mantissa_bits = 52;
-  static constexpr double lowest = -1023, highest = 1024;
-  static constexpr double rounding = 6755399441055744.0 + 1023.0;  // 1.5·2^52 + exponent bias
-  static constexpr double term[] = {1,
-                                    0x1.62e42fefa39efp-1,
-                                    0x1.ebfbdff82c5a4p-3,
-                                    0x1.c6b08d7049fe8p-5,
-                                    0x1.3b2ab6fba0119p-7,
-                                    0x1.5d87fe78cd6d4p-10,
-                                    0x1.4309130ed8c47p-13,
-                                    0x1.ffcbfba982f9cp-17,
-                                    0x1.62bfc79d7fafep-20,
-                                    0x1.b5267cd5707e3p-24,
-                                    0x1.e61b4f1d38641p-28,
-                                    0x1.e79bce9296ddfp-32};
-  static constexpr int less_one_terms = degree;
-  static constexpr const double* less_one = term + 1;
-};
-
-/// x[i] = 2^x[i] for N registers, stage by stage so that their latencies overlap.
-///
-/// float: at most 2.5 ULP on [-126, 127.5]; double: at most 1.5 ULP on [-1022, 1023.5].
-/// Results below the normal range are exactly 0 (so 2^-inf is exactly 0), above it inf; NaN stays NaN.
-/// Method: n = round(x) by adding a large constant, 2^(x-n) by polynomial, times 2^n built from the bits of the sum.
-/// NoPositive promises that no x is positive, which saves an operation.
-template <class T, int N, bool NoPositive = false>
-HEED_ALWAYS_INLINE void exp2_in_place(Vec<T> (&x)[N]) {
-  using V = Vec<T>;
-  using C = Exp2Terms<T>;
-  V r[N], f[N];
-  {
-    const V low = V::constant(C::lowest);
-    [[maybe_unused]] const V high(C::highest);
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-      x[i] = max(x[i], low);
-      if constexpr (!NoPositive) x[i] = min(x[i], high);
-    });
-  }
-  {
-    const V rounding = V::constant(C::rounding);
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-      r[i] = x[i] + rounding;
-#if defined(__FAST_MATH__)
-      keep(r[i].p);
-#endif
-    });
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-      V n = r[i] - rounding;
-#if defined(__FAST_MATH__)
-      keep(n.p);
-#endif
-      x[i] = x[i] - n;
-    });
-  }
-  {
-    const V a = V::constant(C::term[C::degree]), b = V::constant(C::term[C::degree - 1]);
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { f[i] = fma(a, x[i], b); });
-  }
-  unroll<C::degree - 1>([&](auto k) HEED_ALWAYS_INLINE_LAMBDA {
-    const V c = V::constant(C::term[C::degree - 2 - k]);
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { f[i] = fma(f[i], x[i], c); });
-  });
-  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { x[i] = f[i] * V::from_bits(r[i].bits() << C::mantissa_bits); });
-}
-
-template <class T>
-inline constexpr T kLog2E = T(1.44269504088896340735992468100189214L);
-template <class T>
-inline constexpr T kLn2 = T(0.693147180559945309417232121458176568L);
-
-}  // namespace detail
-
-/// 2^x; accuracy and special values as detail::exp2_in_place.
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> exp2(Vec<T> x) {
-  Vec<T> one[1] = {x};
-  detail::exp2_in_place<T, 1>(one);
-  return one[0];
-}
-
-/// e^x. At most (3 + 1.3·|x|) ULP: log2 e and its product with x are rounded. exp(-inf) is exactly 0, NaN stays NaN.
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> exp(Vec<T> x) {
-  return exp2(x * Vec<T>::constant(detail::kLog2E<T>));
-}
-
-/// tanh(x), at most 4 ULP; NaN stays NaN.
-/// From (2^u - 1) / (2^u + 1) with u = 2x·log2 e, where 2^u - 1 is formed without cancellation.
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> tanh(Vec<T> x) {
-  using V = Vec<T>;
-  using C = detail::Exp2Terms<T>;
-  const V limit = sizeof(T) == 4 ? T(30) : T(60);
-  const V u = max(min(x * V(T(2) * detail::kLog2E<T>), limit), -limit);
-  V r = u + V(C::rounding);
-  detail::keep(r.p);
-  V n = r - V(C::rounding);
-  detail::keep(n.p);
-  const V f = u - n;
-  V g = V(C::less_one[C::less_one_terms - 1]);
-  detail::unroll<C::less_one_terms - 1>(
-      [&](auto k) HEED_ALWAYS_INLINE_LAMBDA { g = fma(g, f, V(C::less_one[C::less_one_terms - 2 - k])); });
-  g = g * f;
-  const V scale = V::from_bits(r.bits() << C::mantissa_bits);
-  const V e = fma(scale, g, scale - V(T(1)));
-  return e / (e + V(T(2)));
-}
 
 namespace detail {
 
@@ -412,6 +280,6 @@ HEED_ALWAYS_INLINE void convert_row(const S* from, Index stride, Index n, T* to)
 
 HEED_NAMESPACE_END
 
-#if defined(__GNUC__) && !defined(__clang__)
+#if !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif

@@ -42,9 +42,9 @@ Index checked_size(const Extents<Rank>& extents) {
   Index size = 1;
   for (const Index e : extents) {
     HEED_CHECK(e >= 0 && e <= std::numeric_limits<int>::max(), ShapeError, "heed::Tensor: extents ", extents,
-               " must lie between 0 and 2147483647");
+               " must lie between 0 and 2147483647; give a longer dimension as two");
     HEED_CHECK(e == 0 || size <= std::numeric_limits<Index>::max() / 16 / e, ShapeError, "heed::Tensor: extents ",
-               extents, " ask for more elements than memory can address");
+               extents, " ask for more elements than memory can address; use smaller ones");
     size *= e;
   }
   return size;
@@ -79,12 +79,17 @@ class TensorView {
   constexpr const Extents<Rank>& strides() const { return strides_; }
   constexpr Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }
   constexpr Index stride(int d) const { return strides_[static_cast<std::size_t>(d)]; }
+  /// The number of elements. A broadcast view, whose elements share memory, may have more than Index can count: then
+  /// the largest Index.
   constexpr Index size() const {
+    if (empty()) return 0;
     Index n = 1;
-    for (const Index e : extents_) n *= e;
+    for (const Index e : extents_) {
+      if (__builtin_mul_overflow(n, e, &n)) return std::numeric_limits<Index>::max();
+    }
     return n;
   }
-  constexpr bool empty() const { return size() == 0; }
+  constexpr bool empty() const { return std::find(extents_.begin(), extents_.end(), Index{0}) != extents_.end(); }
 
   /// The element at (i, j, ...); unchecked.
   template <std::convertible_to<Index>... I>
@@ -171,6 +176,17 @@ class TensorView {
   Extents<Rank> strides_{};
 };
 
+/// The type of kNotWanted.
+struct NotWanted {
+  template <class T, int Rank>
+  constexpr operator TensorView<T, Rank>() const {
+    return {};
+  }
+};
+/// In the place of an output that the caller does not need: layer.backward(dy, heed::kNotWanted, cache, context).
+/// It converts to an empty view of any type and rank.
+inline constexpr NotWanted kNotWanted{};
+
 /// Owns a row-major array without gaps, aligned to 64 bytes, zero at first. T must be trivially copyable.
 template <class T, int Rank>
 class Tensor {
@@ -212,13 +228,16 @@ class Tensor {
   Index size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  /// All of it as a view; ends with the tensor.
-  TensorView<T, Rank> view() { return {data(), extents_}; }
-  TensorView<const T, Rank> view() const { return {data(), extents_}; }
+  /// All of it as a view, which ends with the tensor. A temporary tensor has none: give it a name first.
+  TensorView<T, Rank> view() & { return {data(), extents_}; }
+  TensorView<const T, Rank> view() const& { return {data(), extents_}; }
+  TensorView<T, Rank> view() && = delete;
+  TensorView<const T, Rank> view() const&& = delete;
   /// As view().
-  operator TensorView<T, Rank>() { return view(); }
-  /// As view().
-  operator TensorView<const T, Rank>() const { return view(); }
+  operator TensorView<T, Rank>() & { return view(); }
+  operator TensorView<const T, Rank>() const& { return view(); }
+  operator TensorView<T, Rank>() && = delete;
+  operator TensorView<const T, Rank>() const&& = delete;
 
   /// The element at (i, j, ...); unchecked.
   template <std::convertible_to<Index>... I>
@@ -231,15 +250,19 @@ class Tensor {
   const T& operator()(I... i) const {
     return view()(i...);
   }
-  /// As TensorView::matrix().
+  /// As TensorView::matrix(); ends with the tensor.
   template <std::convertible_to<Index>... I>
-  auto matrix(I... i) {
+  auto matrix(I... i) & {
     return view().matrix(i...);
   }
   template <std::convertible_to<Index>... I>
-  auto matrix(I... i) const {
+  auto matrix(I... i) const& {
     return view().matrix(i...);
   }
+  template <std::convertible_to<Index>... I>
+  void matrix(I... i) && = delete;
+  template <std::convertible_to<Index>... I>
+  void matrix(I... i) const&& = delete;
 
  private:
   static constexpr std::align_val_t kAlignment{64};
@@ -325,7 +348,8 @@ inline constexpr int rank_of_v = [] {
     return 2;
 }();
 
-/// Views of what has memory. An Eigen expression without memory is evaluated by detail::Operand instead.
+/// A view of a tensor or of an Eigen object that has memory; it ends with that memory. A temporary tensor or matrix has
+/// no view, but is a fine argument of functions that take any TensorLike.
 template <class T, int Rank>
 constexpr TensorView<T, Rank> view_of(const TensorView<T, Rank>& v) {
   return v;
@@ -339,6 +363,14 @@ template <class T, int Rank>
 TensorView<T, Rank> view_of(Tensor<T, Rank>& t) {
   return t.view();
 }
+template <class T, int Rank>
+void view_of(Tensor<T, Rank>&&) = delete;
+template <class T, int Rank>
+void view_of(const Tensor<T, Rank>&&) = delete;
+template <class D>
+void view_of(Eigen::PlainObjectBase<D>&&) = delete;
+template <class D>
+void view_of(const Eigen::PlainObjectBase<D>&&) = delete;
 /// An Eigen matrix of any storage order as (rows, columns).
 template <class D>
 requires EigenDirect<D>
@@ -357,41 +389,82 @@ TensorView<typename D::Scalar, 2> view_of(Eigen::DenseBase<D>& m) {
 
 namespace detail {
 
-/// The address range [first, last) that a view touches; an empty view touches nothing.
+/// The addresses [first, last) between which a view's elements are; an empty view has none.
 template <class T, int Rank>
 std::pair<std::uintptr_t, std::uintptr_t> footprint(const TensorView<T, Rank>& v) {
   if (v.empty()) return {0, 0};
-  Index low = 0, high = 0;
+  const auto first = reinterpret_cast<std::uintptr_t>(v.data());
+  std::uintptr_t low = 0, high = sizeof(T);
   for (int d = 0; d < Rank; ++d) {
-    const Index span = (v.extent(d) - 1) * v.stride(d);
-    (span < 0 ? low : high) += span;
+    const Index span = v.extent(d) > 1 ? (v.extent(d) - 1) * v.stride(d) : 0;
+    (span < 0 ? low : high) += static_cast<std::uintptr_t>(span) * sizeof(T);
   }
-  return {reinterpret_cast<std::uintptr_t>(v.data() + low), reinterpret_cast<std::uintptr_t>(v.data() + high + 1)};
+  return {first + low, first + high};
 }
 
-/// Whether two views may share memory. Interleaved views of one buffer (column ranges of one matrix) are told apart
-/// when all strides but the last agree and the columns don't meet; any other overlap of address ranges counts.
+/// step·x with low <= x <= high: one dimension's part of the distance between elements of two views.
+struct DistanceTerm {
+  Index step, low, high;
+};
+
+/// Whether terms can sum to `target`, by trying the x of the largest step that the other terms leave possible. Views of
+/// one buffer leave one or two at each step. True also when more than `work` tries would be needed.
+inline bool can_reach(const DistanceTerm* terms, const DistanceTerm* end, Index target, int& work) {
+  if (terms == end) return target == 0;
+  if (--work < 0) return true;
+  const DistanceTerm& term = *terms++;
+  Index low = target, high = target;
+  for (const DistanceTerm* other = terms; other != end; ++other) {
+    low -= other->step * other->high;
+    high -= other->step * other->low;
+  }
+  const auto floor = [&](Index n) { return n / term.step - (n % term.step < 0); };
+  const Index last = std::min(term.high, floor(high));
+  for (Index x = std::max(term.low, -floor(-low)); x <= last; ++x) {
+    if (can_reach(terms, end, target - term.step * x, work)) return true;
+  }
+  return false;
+}
+
+/// Whether two views share memory: true when they do; false for views of one buffer that interleave without sharing an
+/// element, such as heads or column ranges of a fused projection. Only for pairs of strides that would take long to
+/// decide may the answer be true without a common element.
 template <class A, class B, int Rank>
 bool may_overlap(const TensorView<A, Rank>& a, const TensorView<B, Rank>& b) {
-  const auto [a0, a1] = footprint(a);
-  const auto [b0, b1] = footprint(b);
-  if (a0 >= b1 || b0 >= a1) return false;
-  if constexpr (std::is_same_v<std::remove_const_t<A>, std::remove_const_t<B>> && Rank >= 2) {
-    // Both are columns of rows with one common row_stride: compare the columns.
-    const Index row_stride = a.stride(Rank - 2);
-    bool comparable =
-        row_stride > 0 && row_stride == b.stride(Rank - 2) && a.stride(Rank - 1) == 1 && b.stride(Rank - 1) == 1;
-    for (int d = 0; d + 2 < Rank; ++d) {
-      comparable = comparable && (a.extent(d) == 1 || a.stride(d) % row_stride == 0) &&
-                   (b.extent(d) == 1 || b.stride(d) % row_stride == 0);
+  const auto [a_first, a_last] = footprint(a);
+  const auto [b_first, b_last] = footprint(b);
+  if (a_first >= b_last || b_first >= a_last) return false;
+
+  // Elements meet where b + j·strides - a - i·strides = 0 for some indices i of a and j of b. Bytes of elements of
+  // different types are one more dimension.
+  std::array<DistanceTerm, 2 * static_cast<std::size_t>(Rank) + 2> terms;
+  std::size_t count = 0;
+  const auto add = [&](Index stride, Index size, Index sign, Index extent) {
+    if (stride == 0 || extent == 1) return;
+    Index step = stride * size;
+    if (step < 0) step = -step, sign = -sign;
+    std::size_t at = 0;
+    while (at < count && terms[at].step > step) ++at;
+    if (at == count || terms[at].step != step) {
+      std::copy_backward(terms.begin() + at, terms.begin() + count, terms.begin() + count + 1);
+      terms[at] = {step, 0, 0};
+      ++count;
     }
-    if (comparable) {
-      const Index distance = b.data() - a.data();
-      const Index column = ((distance % row_stride) + row_stride) % row_stride;
-      return column < a.extent(Rank - 1) || column + b.extent(Rank - 1) > row_stride;
-    }
+    (sign < 0 ? terms[at].low : terms[at].high) += sign * (extent - 1);
+  };
+  const auto distance =
+      static_cast<Index>(reinterpret_cast<std::uintptr_t>(a.data()) - reinterpret_cast<std::uintptr_t>(b.data()));
+  const bool whole = sizeof(A) == sizeof(B) && distance % static_cast<Index>(sizeof(A)) == 0;
+  const Index a_size = whole ? 1 : sizeof(A), b_size = whole ? 1 : sizeof(B);
+  for (int d = 0; d < Rank; ++d) {
+    add(a.stride(d), a_size, -1, a.extent(d));
+    add(b.stride(d), b_size, 1, b.extent(d));
   }
-  return true;
+  add(1, 1, -1, a_size);
+  add(1, 1, 1, b_size);
+  int work = 1000;
+  return can_reach(terms.data(), terms.data() + count, whole ? distance / static_cast<Index>(sizeof(A)) : distance,
+                   work);
 }
 
 }  // namespace detail

@@ -2,117 +2,149 @@
 #pragma once
 
 /// @file
-/// Activation functions on lanes, on scalars (the same arithmetic: a scalar gives the bits of its lane) and on arrays.
-/// NaN stays NaN; f(+inf) = +inf and f(-inf) = 0, the limits of all four functions.
+/// exp2, exp, tanh and sigmoid on registers, with their errors; sums, products and checks of rows of numbers.
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <type_traits>
 
 #include <heed/core/config.hpp>
+#include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// What follows a projection, element by element; see ReLU, GELU, GELUTanh, SiLU.
-enum class Activation { None, ReLU, GELU, GELUTanh, SiLU };
-
 namespace detail {
 
-/// x·Phi(x) by erfc, which keeps its relative accuracy in the negative tail; 0 where erfc underflows (also at -inf).
-inline double gelu_by_erfc(double x) {
-  const double tail = std::erfc(x * -0.70710678118654752440);
-  return tail == 0 ? 0 : 0.5 * x * tail;
-}
+/// Minimax polynomials on [-1/2, 1/2] (relative error, fitted by iterated weighted least squares): `term` for 2^f with
+/// constant term 1, `less_one` for (2^f - 1) / f.
+template <class T>
+struct Exp2Terms;
+template <>
+struct Exp2Terms<float> {
+  static constexpr int degree = 5, mantissa_bits = 23;
+  static constexpr float lowest = -127, highest = 128;
+  static constexpr float rounding = 12582912.f + 127.f;  // 1.5·2^23 + exponent bias
+  static constexpr float term[] = {1, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b754p-5f, 0x1.3cea8ap-7f, 0x1.5bb9fep-10f};
+  static constexpr int less_one_terms = 6;
+  static constexpr float less_one[] = {0x1.62e43p-1f, 0x1.ebfbdep-3f,  0x1.c6af6ep-5f,
+                                       0x1.3b2bap-7f, 0x1.5f07bep-10f, 0x1.430906p-13f};
+};
+template <>
+struct Exp2Terms<double> {
+  static constexpr int degree = 11, mantissa_bits = 52;
+  static constexpr double lowest = -1023, highest = 1024;
+  static constexpr double rounding = 6755399441055744.0 + 1023.0;  // 1.5·2^52 + exponent bias
+  static constexpr double term[] = {1,
+                                    0x1.62e42fefa39efp-1,
+                                    0x1.ebfbdff82c5a4p-3,
+                                    0x1.c6b08d7049fe8p-5,
+                                    0x1.3b2ab6fba0119p-7,
+                                    0x1.5d87fe78cd6d4p-10,
+                                    0x1.4309130ed8c47p-13,
+                                    0x1.ffcbfba982f9cp-17,
+                                    0x1.62bfc79d7fafep-20,
+                                    0x1.b5267cd5707e3p-24,
+                                    0x1.e61b4f1d38641p-28,
+                                    0x1.e79bce9296ddfp-32};
+  static constexpr int less_one_terms = degree;
+  static constexpr const double* less_one = term + 1;
+};
 
-// The functions below work on N registers at once, stage by stage, so that latencies overlap. Where a product meets a
-// sum they say fma(): otherwise a compiler may fuse in one place and not in another, and tails would differ by a bit.
-
-template <class T, int N>
-HEED_ALWAYS_INLINE void relu_in_place(Vec<T> (&x)[N]) {
-  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { x[i] = max(x[i], Vec<T>(T(0))); });
-}
-
-/// gelu(x) = relu(x) - a·Phi(-a) with a = |x| and Phi(-a) = 2^(r(a) - a²·log2(e)/2), where r is smooth and slow.
-/// r is a polynomial of degree 8 with r(0) = -1, fitted on [0, 6] by iteratively reweighted least squares (Lawson) to
-/// the smallest maximum of |error of r|·a·E/(E + 0.01), E = a·Phi(-a): the absolute error of the result for small E,
-/// the relative one for large E. Beyond 6, r stays at r(6) while a² goes on, so that the tail still falls to exactly 0.
-template <int N>
-HEED_ALWAYS_INLINE void gelu_in_place(Vec<float> (&x)[N]) {
-  using V = Vec<float>;
-  constexpr float term[] = {-1.f,
-                            -0x1.26af7ep+0f,
-                            0x1.0c84fcp-2f,
-                            -0x1.b01d2ep-5f,
-                            0x1.e57f26p-8f,
-                            -0x1.94aaaap-12f,
-                            -0x1.742cacp-14f,
-                            0x1.4e29a2p-16f,
-                            -0x1.59612ap-20f};
-  constexpr int degree = 8;
-  V a[N], clamped[N], p[N];
+/// x[i] = 2^x[i] for N registers, stage by stage so that their latencies overlap.
+///
+/// float: at most 2.5 ULP on [-126, 127.5]; double: at most 1.5 ULP on [-1022, 1023.5].
+/// Results below the normal range are exactly 0 (so 2^-inf is exactly 0), above it inf; NaN stays NaN.
+/// Method: n = round(x) by adding a large constant, 2^(x-n) by polynomial, times 2^n built from the bits of the sum.
+/// NoPositive promises that no x is positive, which saves an operation.
+template <class T, int N, bool NoPositive = false>
+HEED_ALWAYS_INLINE void exp2_in_place(Vec<T> (&x)[N]) {
+  using V = Vec<T>;
+  using C = Exp2Terms<T>;
+  V r[N], f[N];
   {
-    const V end = V::constant(6.f);
+    const V low = V::constant(C::lowest);
+    [[maybe_unused]] const V high(C::highest);
     unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-      a[i] = abs(x[i]);
-      clamped[i] = min(a[i], end);
+      x[i] = max(x[i], low);
+      if constexpr (!NoPositive) x[i] = min(x[i], high);
     });
   }
   {
-    const V first = V::constant(term[degree]), second = V::constant(term[degree - 1]);
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { p[i] = fma(first, clamped[i], second); });
+    const V rounding = V::constant(C::rounding);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      r[i] = x[i] + rounding;
+#if defined(__FAST_MATH__)
+      keep(r[i].p);
+#endif
+    });
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      V n = r[i] - rounding;
+#if defined(__FAST_MATH__)
+      keep(n.p);
+#endif
+      x[i] = x[i] - n;
+    });
   }
-  unroll<degree - 1>([&](auto k) HEED_ALWAYS_INLINE_LAMBDA {
-    const V c = V::constant(term[degree - 2 - k]);
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { p[i] = fma(p[i], clamped[i], c); });
-  });
   {
-    const V c = V::constant(-0.5f * kLog2E<float>);
-    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { p[i] = fma(a[i] * c, a[i], p[i]); });
+    const V a = V::constant(C::term[C::degree]), b = V::constant(C::term[C::degree - 1]);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { f[i] = fma(a, x[i], b); });
   }
-  exp2_in_place<float, N>(p);
-  relu_in_place<float, N>(x);
-  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { x[i] = fma(-clamped[i], p[i], x[i]); });
-}
-template <int N>
-HEED_ALWAYS_INLINE void gelu_in_place(Vec<double> (&x)[N]) {
-  constexpr int W = Vec<double>::size;
-  double lanes[N * W];
-  for (int i = 0; i < N; ++i) x[i].store(lanes + i * W);
-  for (double& lane : lanes) lane = gelu_by_erfc(lane);
-  for (int i = 0; i < N; ++i) x[i] = Vec<double>::load(lanes + i * W);
-}
-
-/// x / (1 + 2^u): x times the logistic function of -u·ln 2. A finite numerator keeps -inf / inf from being NaN; keep()
-/// keeps the product that 2^u ends with from being fused with the sum.
-template <class T, int N>
-HEED_ALWAYS_INLINE void gate_in_place(Vec<T> (&x)[N], Vec<T> (&u)[N]) {
-  exp2_in_place<T, N>(u);
-  const Vec<T> lowest = std::numeric_limits<T>::lowest(), one = T(1);
-  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
-    keep(u[i].p);
-    x[i] = max(x[i], lowest) / (u[i] + one);
+  unroll<C::degree - 1>([&](auto k) HEED_ALWAYS_INLINE_LAMBDA {
+    const V c = V::constant(C::term[C::degree - 2 - k]);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { f[i] = fma(f[i], x[i], c); });
   });
+  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { x[i] = f[i] * V::from_bits(r[i].bits() << C::mantissa_bits); });
 }
 
-/// 0.5·x·(1 + tanh(v)) = x / (1 + e^(-2v)), v = sqrt(2/pi)·(x + 0.044715·x³) (Hendrycks and Gimpel, 2016).
-template <class T, int N>
-HEED_ALWAYS_INLINE void gelu_tanh_in_place(Vec<T> (&x)[N]) {
-  constexpr long double factor = -2 * 0.797884560802865355879892119868763737L * 1.44269504088896340735992468100189214L;
-  const Vec<T> linear = T(factor), cubic = T(factor * 0.044715L);
-  Vec<T> u[N];
-  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { u[i] = x[i] * fma(cubic * x[i], x[i], linear); });
-  gate_in_place<T, N>(x, u);
+template <class T>
+inline constexpr T kLog2E = T(1.44269504088896340735992468100189214L);
+template <class T>
+inline constexpr T kLn2 = T(0.693147180559945309417232121458176568L);
+
+}  // namespace detail
+
+/// 2^x; accuracy and special values as detail::exp2_in_place.
+template <class T>
+HEED_ALWAYS_INLINE Vec<T> exp2(Vec<T> x) {
+  Vec<T> one[1] = {x};
+  detail::exp2_in_place<T, 1>(one);
+  return one[0];
 }
 
-template <class T, int N>
-HEED_ALWAYS_INLINE void silu_in_place(Vec<T> (&x)[N]) {
-  const Vec<T> factor = -kLog2E<T>;
-  Vec<T> u[N];
-  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { u[i] = x[i] * factor; });
-  gate_in_place<T, N>(x, u);
+/// e^x. At most (3 + 1.3·|x|) ULP: log2 e and its product with x are rounded. exp(-inf) is exactly 0, NaN stays NaN.
+template <class T>
+HEED_ALWAYS_INLINE Vec<T> exp(Vec<T> x) {
+  return exp2(x * Vec<T>::constant(detail::kLog2E<T>));
 }
+
+/// tanh(x), at most 4 ULP; NaN stays NaN.
+/// From (2^u - 1) / (2^u + 1) with u = 2x·log2 e, where 2^u - 1 is formed without cancellation.
+template <class T>
+HEED_ALWAYS_INLINE Vec<T> tanh(Vec<T> x) {
+  using V = Vec<T>;
+  using C = detail::Exp2Terms<T>;
+  const V limit = sizeof(T) == 4 ? T(30) : T(60);
+  const V u = max(min(x * V(T(2) * detail::kLog2E<T>), limit), -limit);
+  V r = u + V(C::rounding);
+  detail::keep(r.p);
+  V n = r - V(C::rounding);
+  detail::keep(n.p);
+  const V f = u - n;
+  V g = V(C::less_one[C::less_one_terms - 1]);
+  detail::unroll<C::less_one_terms - 1>(
+      [&](auto k) HEED_ALWAYS_INLINE_LAMBDA { g = fma(g, f, V(C::less_one[C::less_one_terms - 2 - k])); });
+  g = g * f;
+  const V scale = V::from_bits(r.bits() << C::mantissa_bits);
+  const V e = fma(scale, g, scale - V(T(1)));
+  return e / (e + V(T(2)));
+}
+/// 1 / (1 + e^-x); 0 at -inf, 1 at inf, NaN stays NaN.
+template <class T>
+HEED_ALWAYS_INLINE Vec<T> sigmoid(Vec<T> x) {
+  return Vec<T>(T(1)) / (exp2(x * Vec<T>(-detail::kLog2E<T>)) + Vec<T>(T(1)));
+}
+
+namespace detail {
 
 template <class T>
 T first_lane(Vec<T> v) {
@@ -144,81 +176,86 @@ HEED_ALWAYS_INLINE void for_each_register(T* values, Index n, F&& in_place) {
   }
 }
 
-/// Applies an activation to n values next to each other, in place. A value's result depends on nothing but the value.
+// Functions of rows: n elements next to each other, by registers, then the rest one by one.
+
+/// The dot product <x, y>.
+template <class A>
+A dot_row(const A* x, const A* y, Index n) {
+  constexpr Index W = Vec<A>::size;
+  Vec<A> lanes(A(0));
+  Index i = 0;
+  for (; i + W <= n; i += W) lanes = fma(Vec<A>::load(x + i), Vec<A>::load(y + i), lanes);
+  A total = sum(lanes);
+  for (; i < n; ++i) total += x[i] * y[i];
+  return total;
+}
+/// The sum of x.
+template <class A>
+A sum_row(const A* x, Index n) {
+  constexpr Index W = Vec<A>::size;
+  Vec<A> lanes(A(0));
+  Index i = 0;
+  for (; i + W <= n; i += W) lanes = lanes + Vec<A>::load(x + i);
+  A total = sum(lanes);
+  for (; i < n; ++i) total += x[i];
+  return total;
+}
+/// y += factor · x
+template <class A>
+void add_scaled_row(A factor, const A* x, A* y, Index n) {
+  constexpr Index W = Vec<A>::size;
+  Index i = 0;
+  for (; i + W <= n; i += W) fma(Vec<A>(factor), Vec<A>::load(x + i), Vec<A>::load(y + i)).store(y + i);
+  for (; i < n; ++i) y[i] += factor * x[i];
+}
+/// x /= divisor
+template <class A>
+void divide_row(A* x, A divisor, Index n) {
+  constexpr Index W = Vec<A>::size;
+  Index i = 0;
+  for (; i + W <= n; i += W) (Vec<A>::load(x + i) / Vec<A>(divisor)).store(x + i);
+  for (; i < n; ++i) x[i] /= divisor;
+}
+/// sums[j] += from[j·stride]
 template <class T>
-HEED_NOINLINE void activate(Activation activation, T* values, Index n) {
-  switch (activation) {
-    case Activation::None:
-      return;
-    case Activation::ReLU:
-      return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { relu_in_place(x); });
-    case Activation::GELU:
-      return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { gelu_in_place(x); });
-    case Activation::GELUTanh:
-      return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { gelu_tanh_in_place(x); });
-    case Activation::SiLU:
-      return for_each_register(values, n, [](auto& x) HEED_ALWAYS_INLINE_LAMBDA { silu_in_place(x); });
+void add_row(T* sums, const T* from, Index stride, Index n) {
+  constexpr Index W = Vec<T>::size;
+  Index j = 0;
+  if (stride == 1) {
+    for (; j + W <= n; j += W) (Vec<T>::load(sums + j) + Vec<T>::load(from + j)).store(sums + j);
   }
+  for (; j < n; ++j) sums[j] += from[j * stride];
+}
+
+/// True when n rows of `width` elements, `row_stride` apart, hold a NaN or an infinity: times 0 it is not 0. Elements
+/// of a 16-bit type are read as float.
+template <class S>
+HEED_NOINLINE bool has_non_finite(const S* rows, Index row_stride, Index n, Index width) {
+  using A = accumulate_t<S>;
+  using V = Vec<A>;
+  constexpr int N = 4;
+  const auto load = [](const S* from) HEED_ALWAYS_INLINE_LAMBDA {
+    if constexpr (is_narrow_v<S>)
+      return load_float(from);
+    else
+      return V::load(from);
+  };
+  V zeros[N];
+  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = V(A(0)); });
+  A rest(0);
+  for (Index r = 0; r < n; ++r) {
+    const S* row = rows + r * row_stride;
+    Index d = 0;
+    for (; d + N * V::size <= width; d += N * V::size) {
+      unroll<N>([&](auto i)
+                    HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = fma(load(row + d + i * V::size), V(A(0)), zeros[i]); });
+    }
+    for (; d + V::size <= width; d += V::size) zeros[0] = fma(load(row + d), V(A(0)), zeros[0]);
+    for (; d < width; ++d) rest += static_cast<A>(row[d]) * A(0);
+  }
+  return !(sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + rest == A(0));
 }
 
 }  // namespace detail
-
-/// max(x, 0).
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> relu(Vec<T> x) {
-  Vec<T> one[1] = {x};
-  detail::relu_in_place(one);
-  return one[0];
-}
-/// x·Phi(x), Phi the normal distribution function (Hendrycks and Gimpel, 2016). float: absolute error at most 3e-7 for
-/// |x| < 8 and one rounding of x beyond; relative error at most 1e-6 for x > -2. double: by std::erfc, lane by lane;
-/// relative error at most 1.5·(1 + x²) eps.
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> gelu(Vec<T> x) {
-  Vec<T> one[1] = {x};
-  detail::gelu_in_place(one);
-  return one[0];
-}
-/// 0.5·x·(1 + tanh(v)) with v = sqrt(2/pi)·(x + 0.044715·x³), formed without the cancellation of 1 + tanh. Relative
-/// error at most 1.5·(1 + 2·|v|) eps, down to where e^-2v overflows and the result is 0.
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> gelu_tanh(Vec<T> x) {
-  Vec<T> one[1] = {x};
-  detail::gelu_tanh_in_place(one);
-  return one[0];
-}
-/// x / (1 + e^-x), also called swish. Relative error at most 1.5·(1 + |x|) eps, down to where e^-x overflows and the
-/// result is 0.
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> silu(Vec<T> x) {
-  Vec<T> one[1] = {x};
-  detail::silu_in_place(one);
-  return one[0];
-}
-
-/// max(x, 0) of one number.
-template <class T>
-requires std::is_floating_point_v<T>
-T relu(T x) {
-  return detail::first_lane(relu(Vec<T>(x)));
-}
-/// x·Φ(x) of one number.
-template <class T>
-requires std::is_floating_point_v<T>
-T gelu(T x) {
-  return detail::first_lane(gelu(Vec<T>(x)));
-}
-/// The approximation of gelu() by tanh, of one number.
-template <class T>
-requires std::is_floating_point_v<T>
-T gelu_tanh(T x) {
-  return detail::first_lane(gelu_tanh(Vec<T>(x)));
-}
-/// x / (1 + e^-x) of one number.
-template <class T>
-requires std::is_floating_point_v<T>
-T silu(T x) {
-  return detail::first_lane(silu(Vec<T>(x)));
-}
 
 HEED_NAMESPACE_END

@@ -2,8 +2,7 @@
 #pragma once
 
 /// @file
-/// Scratch memory that is taken and given back in stack order. Once it has seen a call, the same call allocates
-/// nothing.
+/// Workspace: a stack-like arena of scratch memory. After a call has run once, repeating it allocates nothing.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,12 +18,13 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// An arena. Memory is taken inside a Frame and returned when the Frame ends; blocks that a first call had to add are
-/// merged into one when the outermost Frame ends. Not for use from several threads: the caller of a parallel loop takes
+/// An arena. Memory is taken inside a Frame and returned when the Frame ends. When the outermost Frame ends, blocks
+/// that the call had to add are replaced by one that is large enough, if there is memory for it. take() throws
+/// std::bad_alloc when memory runs out. One thread at a time may use a workspace: the caller of a parallel loop takes
 /// the memory of all workers before the loop.
 class Workspace {
  public:
-  /// Of everything that is taken, in bytes.
+  /// The alignment of everything that is taken, in bytes.
   static constexpr std::size_t kAlignment = 64;
 
   Workspace() = default;
@@ -64,13 +64,13 @@ class Workspace {
   TensorView<T, Rank> tensor(const Extents<Rank>& extents) {
     return {take<T>(detail::checked_size<Rank>(extents)), extents};
   }
-  /// What take() of n elements of T occupies.
+  /// The bytes that take() of n elements of T occupies.
   template <class T>
   static std::size_t bytes_of(Index n) {
     return rounded(static_cast<std::size_t>(n) * sizeof(T));
   }
 
-  /// Scope of what is taken while it lives.
+  /// Returns what was taken during its lifetime.
   class Frame {
    public:
     /// Frames end in the reverse order of their beginning.
@@ -96,8 +96,9 @@ class Workspace {
   struct Free {
     void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
   };
+  using Memory = std::unique_ptr<std::byte, Free>;
   struct Block {
-    std::unique_ptr<std::byte, Free> memory;
+    Memory memory;
     std::size_t size = 0;
   };
 
@@ -122,13 +123,17 @@ class Workspace {
   }
   void add_block(std::size_t bytes) {
     bytes = rounded(std::max<std::size_t>(bytes, 4096));
-    auto* p = static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}));
-    blocks_.push_back({std::unique_ptr<std::byte, Free>(p), bytes});
+    void* p = ::operator new(bytes, std::align_val_t{kAlignment});
+    blocks_.push_back({Memory(static_cast<std::byte*>(p)), bytes});
   }
-  void merge() {
+  /// Called by a destructor, so it must not throw: the old blocks go first, their list has room for the new one, and
+  /// without memory the next call adds blocks again.
+  void merge() noexcept {
     if (blocks_.size() < 2) return;
     blocks_.clear();
-    add_block(peak_);
+    const std::size_t bytes = rounded(peak_);
+    void* p = ::operator new(bytes, std::align_val_t{kAlignment}, std::nothrow);
+    if (p) blocks_.push_back({Memory(static_cast<std::byte*>(p)), bytes});
   }
 
   std::vector<Block> blocks_;

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// The colors of heat maps.
+/// The color scale of heat maps.
 
 #include <algorithm>
 #include <array>
@@ -21,12 +21,12 @@ namespace detail {
 /// Red, green, blue.
 using Color = std::array<std::uint8_t, 3>;
 
-/// A weight that is not a number. Far from every color of the scale.
+/// The color of NaN, far from every color of the scale.
 inline constexpr Color kNaNColor{0xe6, 0x00, 0x7e};
 
 /// The color of t in [0, 1], from pale yellow over teal to dark blue. Lightness falls linearly in Oklab (Björn
 /// Ottosson, 2020), so that equal steps look equal, also in gray.
-inline Color heat_colour(double t) {
+inline Color heat_color(double t) {
   t = std::clamp(t, 0.0, 1.0);
   const double lightness = 0.975 - 0.70 * t;
   const double chroma = 0.025 + 0.30 * t * (1 - t) + 0.06 * t;
@@ -46,8 +46,8 @@ inline Color heat_colour(double t) {
           channel(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s)};
 }
 
-/// "#rrggbb".
-inline std::string colour_text(const Color& color) {
+/// The color as "#rrggbb".
+inline std::string color_text(const Color& color) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string text = "#";
   for (const std::uint8_t channel : color) {

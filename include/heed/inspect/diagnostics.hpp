@@ -2,11 +2,9 @@
 #pragma once
 
 /// @file
-/// What is wrong with a model's attention: numbers of each head, and findings where they are out of the ordinary.
+/// diagnose(): computes statistics of each attention head and reports unusual ones as findings.
 ///
-///     heed::Recorder recorder;
-///     context.observer = &recorder;
-///     encoder.forward(x, mask, y, context);
+///     const heed::Recorder recorder = heed::record(context, [&] { encoder(x, mask, context); });
 ///     const heed::Diagnosis diagnosis = heed::diagnose(recorder, encoder);
 ///     std::puts(diagnosis.text().c_str());                   // or .json()
 
@@ -26,99 +24,107 @@
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/inspect/json.hpp>
 #include <heed/inspect/recorder.hpp>
+#include <heed/io/json.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// Where the ordinary ends. The defaults leave trained encoders in peace and catch what is broken.
+/// Thresholds of diagnose(). The defaults do not flag healthy trained encoders.
 struct DiagnosticOptions {
-  /// A head is judged by this many queries at least: chance makes a few of them look like anything.
+  /// Minimum number of queries for judging a head, since a few queries can have any statistics by chance.
   Index min_rows = 8;
-  /// Share of a layer's heads that must stand out in the same way before that is a finding. Sound models have single
-  /// heads that do: of MiniLM's 12 in a layer, one looks at nothing but its own position, one or two at the first
-  /// token, three at all words alike where the text repeats itself. A fault of the layer takes all of them.
+  /// Share of a layer's heads that must have the same mark for a finding. Single heads of healthy models have marks: of
+  /// the 12 heads in a layer of MiniLM, one attends only to its own position, one or two to the first token, and three
+  /// are uniform on repetitive text. A fault of the layer affects all heads.
   double share_of_heads = 0.5;
-  /// Mean entropy over log(visible keys) from which a head counts as uniform: it takes the mean of its keys and ignores
-  /// the query. Scores that are nearly 0 give 0.999, broad heads of trained models seldom more than 0.97.
+  /// Minimum mean entropy / log(visible keys) of a uniform head, which averages its keys and ignores the query. Scores
+  /// near 0 give 0.999; broad heads of trained models seldom exceed 0.97.
   double uniform_entropy = 0.985;
-  /// How many of the first keys that a query sees count as the first tokens.
+  /// Number of visible keys, from the first on, that count as first tokens.
   Index first_tokens = 1;
-  /// Mean weight on them from which a head only puts its weight aside there (an attention sink; Xiao et al., 2023).
+  /// Minimum mean weight on the first tokens of an attention sink (Xiao et al., 2023).
   double sink_weight = 0.95;
-  /// A row whose largest weight is above it is saturated: its softmax passes next to no gradient.
+  /// A row is saturated if its largest weight exceeds this: almost no gradient passes its softmax.
   double saturated_weight = 0.99;
-  /// Share of saturated rows from which a head counts as saturated. Heads that look at a neighbor saturate most of
-  /// their rows and are sound; scores that miss their 1/√Dk saturate nearly all.
+  /// Minimum share of saturated rows of a saturated head. Healthy heads that attend to a neighbor saturate most rows;
+  /// scores without the factor 1/√Dk saturate nearly all.
   double saturated_share = 0.9;
-  /// Absolute cosine of two projections, as vectors of all their numbers, from which they count as proportional.
-  /// Independent ones of n numbers have about 1/√n, and trained ones stay below 0.5.
+  /// Minimum absolute cosine of two proportional projections, taken as vectors. Independent ones of n numbers have
+  /// about 1/√n; trained ones stay below 0.5.
   double proportional = 0.9;
 };
 
-/// What can be out of the ordinary; DiagnosticOptions tells from where on.
-enum class FindingKind { NearlyUniform, AttentionSink, Saturated, NoVisibleKey, NotFinite, ProportionalProjections };
+/// The kind of a finding. DiagnosticOptions has the thresholds.
+enum class FindingKind {
+  NearlyUniform,           ///< heads average their keys and ignore the query
+  AttentionSink,           ///< heads attend to the first tokens only
+  Saturated,               ///< almost all weight is on one key in nearly all rows
+  NoVisibleKey,            ///< queries see no key
+  NotFinite,               ///< a weight or an output is NaN or infinite
+  ProportionalProjections  ///< two of the query, key and value weights are proportional
+};
 
-/// "nearly_uniform" and so on.
+/// The name in snake case, such as "nearly_uniform".
 inline std::string_view to_string(FindingKind kind) {
   constexpr std::string_view names[] = {"nearly_uniform", "attention_sink", "saturated",
                                         "no_visible_key", "not_finite",     "proportional_projections"};
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// One thing that is out of the ordinary.
+/// An unusual property of a layer or of the model.
 struct Finding {
-  FindingKind kind;
-  std::string layer;
-  /// The heads that it is about; none where it is about the whole layer.
-  std::vector<Index> heads = {};
-  /// The number behind it: of the heads the mean entropy, weight or share; a count of rows; a cosine; what is not
-  /// finite.
+  FindingKind kind;               ///< its kind
+  std::string layer;              ///< name of the layer
+  std::vector<Index> heads = {};  ///< the heads concerned; empty for the whole layer
+  /// The number behind the finding: the heads' mean entropy, weight or share; a number of rows; a cosine; or the value
+  /// that is not finite.
   double value = 0;
-  /// What was found, and what to look at.
-  std::string text = {};
+  std::string text = {};  ///< a sentence for people, with advice
 };
 
-/// The numbers of one head, over the queries of all samples. NaN where no query counts.
+/// Statistics of one head over the queries of all samples. Means are NaN if there is no query to average.
 struct HeadStatistics {
-  std::string layer;
-  Index head = 0;
-  /// Queries; of these, those that see no key, and those with a weight that is not finite. Neither counts below.
-  Index queries = 0, without_keys = 0, not_finite = 0;
-  /// Queries that see two keys or more: only these have a choice, and only these count below.
+  std::string layer;       ///< name of the layer
+  Index head = 0;          ///< index of the head
+  Index queries = 0;       ///< all queries
+  Index without_keys = 0;  ///< queries that see no key
+  Index not_finite = 0;    ///< queries with a weight that is NaN or infinite
+  /// Queries with finite weights that see at least two keys. Only these are averaged below.
   Index rows = 0;
-  /// Mean of -Σ w·log w / log(visible keys): 0 looks at one key, 1 at all alike.
+  /// Mean of -Σ w·log w / log(visible keys): 0 if all weight is on one key, 1 if it is uniform.
   double entropy = 0;
-  /// Mean weight on the first keys that the query sees, over queries that see more than those and one other.
+  /// Mean weight on the first tokens, over queries that see at least two keys more.
   double first_weight = 0;
-  /// Share of rows whose largest weight is above saturated_weight.
+  /// Share of rows whose largest weight exceeds saturated_weight.
   double saturated = 0;
-  /// What it stands out by, if by anything: one of NearlyUniform, AttentionSink, Saturated.
+  /// Any of NearlyUniform, AttentionSink, Saturated.
   std::vector<FindingKind> marks = {};
 };
 
-/// Cosines of the query, key and value weights of one layer. NaN where the shapes differ.
+/// Cosines between the weights of one attention layer, each taken as a vector. NaN if their shapes differ.
 struct ProjectionCosines {
-  std::string layer;
-  double query_key, query_value, key_value;  ///< of the two weights as vectors
+  std::string layer;   ///< name of the layer
+  double query_key;    ///< query and key weights
+  double query_value;  ///< query and value weights
+  double key_value;    ///< key and value weights
 };
 
-/// What diagnose() found.
+/// The result of diagnose().
 struct Diagnosis {
-  std::vector<Finding> findings;               ///< what is out of the ordinary
-  std::vector<HeadStatistics> heads;           ///< of all heads that were recorded
-  std::vector<ProjectionCosines> projections;  ///< of all attention layers of the model, where it was given
-  std::vector<OutputStatistics> outputs;       ///< of all outputs that were recorded
+  std::vector<Finding> findings;               ///< unusual properties, in the order of the layers
+  std::vector<HeadStatistics> heads;           ///< all recorded heads
+  std::vector<ProjectionCosines> projections;  ///< all attention layers, if a model was given
+  std::vector<OutputStatistics> outputs;       ///< all recorded outputs
 
-  /// A report for people: the findings, then the numbers of each head.
+  /// A report for people: the findings, then the statistics of each head.
   std::string text() const;
-  /// The same with all numbers: {"findings": [...], "heads": [...], "projections": [...], "outputs": [...]}.
+  /// All of it as JSON: {"findings": [...], "heads": [...], "projections": [...], "outputs": [...]}.
   std::string json() const;
 };
 
 namespace detail {
 
-/// The statistics of head h, over all samples or over one.
+/// Statistics of head h, over all samples or one.
 inline HeadStatistics head_statistics(const RecordedAttention& attention, Index h, const DiagnosticOptions& options,
                                       std::optional<Index> sample = {}) {
   HeadStatistics s{.layer = attention.layer, .head = h};
@@ -141,7 +147,7 @@ inline HeadStatistics head_statistics(const RecordedAttention& attention, Index 
       if (!std::isfinite(sum)) ++s.not_finite;
       if (visible < 2 || !(sum > 0) || !std::isfinite(sum)) continue;
       ++s.rows;
-      // Sinks in the denominator leave less than 1 for the keys.
+      // With sinks in the denominator, the weights of the keys sum to less than 1.
       s.entropy += (entropy / sum + std::log(sum)) / std::log(static_cast<double>(visible));
       s.saturated += largest > options.saturated_weight;
       if (visible < options.first_tokens + 2) continue;
@@ -155,7 +161,7 @@ inline HeadStatistics head_statistics(const RecordedAttention& attention, Index 
   return s;
 }
 
-/// What a head stands out by, where enough queries tell.
+/// The marks of a head; none if it has too few queries.
 inline std::vector<FindingKind> marks_of(const HeadStatistics& s, const DiagnosticOptions& options) {
   std::vector<FindingKind> marks;
   if (s.rows < options.min_rows) return marks;
@@ -165,7 +171,7 @@ inline std::vector<FindingKind> marks_of(const HeadStatistics& s, const Diagnost
   return marks;
 }
 
-/// The finding that many heads of a layer have this mark, if they do.
+/// Adds a finding if enough heads of a layer have this mark.
 inline void judge_marks(const std::vector<HeadStatistics>& heads, FindingKind kind, double HeadStatistics::* number,
                         std::string_view what, std::string_view cause, const DiagnosticOptions& options,
                         std::vector<Finding>& findings) {
@@ -191,16 +197,16 @@ inline void judge_layer(const std::vector<HeadStatistics>& heads, const Diagnost
                         std::vector<Finding>& findings) {
   if (heads.empty()) return;
   judge_marks(heads, FindingKind::NearlyUniform, &HeadStatistics::entropy, "the mean entropy over log(visible keys) is",
-              "they take the mean of their keys, whatever the query: look at the scale, at weights still near 0, at a "
-              "learning rate that is too small",
+              "they average their keys and ignore the query; check the scale, weights that are still near 0, and the "
+              "learning rate",
               options, findings);
   judge_marks(heads, FindingKind::AttentionSink, &HeadStatistics::first_weight,
               "the mean weight on the first keys that a query sees is",
-              "they do nothing, or what stands there is out of bounds", options, findings);
+              "they do nothing, or the inputs at these positions are out of range", options, findings);
   judge_marks(heads, FindingKind::Saturated, &HeadStatistics::saturated,
               concat("the share of rows with a weight above ", options.saturated_weight, " is"),
-              "next to no gradient passes: look at the scale, 1/\u221ADk by default, and at weights that have grown",
-              options, findings);
+              "almost no gradient passes; check the scale, 1/\u221ADk by default, and weights that have grown", options,
+              findings);
   Index without = 0, queries = 0, broken = 0;
   for (const HeadStatistics& s : heads) {
     without += s.without_keys;
@@ -215,16 +221,17 @@ inline void judge_layer(const std::vector<HeadStatistics>& heads, const Diagnost
                         .text = concat(count, " of ", queries, " rows ", text)});
   };
   find(FindingKind::NoVisibleKey, without,
-       "see no key, and attention gives them 0; right for padded queries, else look at the mask with heed::lint");
+       "see no key, so that their output is 0; this is right for padded queries, otherwise check the mask with "
+       "heed::lint");
   find(FindingKind::NotFinite, broken, "have a weight that is not finite");
 }
 
-/// The rank-2 parameters of a model by name, and what compares those of one attention layer.
+/// Collects the rank-2 parameters of a model and compares those of each attention layer.
 class ProjectionFinder {
  public:
   void add(std::string_view name, const ObservedTensor& value) { parameters_.emplace(std::string(name), value); }
 
-  /// `recorder` tells the number of heads where key heads are shared.
+  /// `recorder` supplies the number of heads, which is needed if key heads are shared.
   std::vector<ProjectionCosines> find(const Recorder& recorder) const {
     std::vector<ProjectionCosines> found;
     for (const auto& [name, value] : parameters_) {
@@ -246,7 +253,7 @@ class ProjectionFinder {
   }
 
  private:
-  /// Rows first, ..., first + rows - 1. Where heads share keys, `repeat` rows of blocks of `block` rows stand for one.
+  /// Rows first, ..., first + rows - 1. If heads share keys, each block of `block` rows is repeated `repeat` times.
   struct Rows {
     const ObservedTensor* matrix;
     Index first, rows, block = 1, repeat = 1;
@@ -285,7 +292,7 @@ class ProjectionFinder {
     }
     return product / std::sqrt(squares_a * squares_b);
   }
-  /// in_proj_weight holds H·Dk rows of queries, G·Dk of keys and G·Dv of values; Dk = Dv is taken for granted.
+  /// in_proj_weight has H·Dk rows for queries, G·Dk for keys and G·Dv for values; assumes Dk = Dv.
   static ProjectionCosines joint(const std::string& layer, const ObservedTensor& weight, Index query_rows,
                                  Index heads) {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
@@ -318,7 +325,7 @@ inline void judge_projections(const ProjectionCosines& one, const DiagnosticOpti
                         {},
                         cosine,
                         concat("the ", a, " and ", b, " projections are proportional, cosine ", cosine,
-                               ": one was loaded or started from the other")});
+                               "; check that one was not loaded or initialized from the other")});
   };
   judge(one.query_key, "query", "key");
   judge(one.query_value, "query", "value");
@@ -327,8 +334,8 @@ inline void judge_projections(const ProjectionCosines& one, const DiagnosticOpti
 
 }  // namespace detail
 
-/// Judges what the recorder kept: each head's entropy, weight on the first tokens and saturation, queries without a
-/// visible key, and the first number that is not finite.
+/// Judges a record: the entropy, the weight on the first tokens and the saturation of each head, queries without
+/// visible keys, and the first output that is not finite.
 inline Diagnosis diagnose(const Recorder& recorder, const DiagnosticOptions& options = {}) {
   Diagnosis diagnosis;
   diagnosis.outputs = recorder.outputs();
@@ -351,8 +358,8 @@ inline Diagnosis diagnose(const Recorder& recorder, const DiagnosticOptions& opt
   return diagnosis;
 }
 
-/// The same, and whether the query, key and value projections of an attention layer of the model are nearly
-/// proportional. Weights that were released after packing are not compared.
+/// Also compares the query, key and value projections of each attention layer of the model. Weights that were released
+/// after packing are skipped.
 template <class Model>
 requires(!std::is_same_v<std::remove_const_t<Model>, DiagnosticOptions>)
 Diagnosis diagnose(const Recorder& recorder, Model& model, const DiagnosticOptions& options = {}) {

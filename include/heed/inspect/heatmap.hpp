@@ -2,11 +2,9 @@
 #pragma once
 
 /// @file
-/// The attention weights of one head as a picture: an SVG heat map with the tokens as labels.
+/// Draws the attention weights of one head as an SVG heat map with the tokens as labels.
 ///
-///     heed::Recorder recorder({.weights = {"layers.0.self_attn"}});
-///     context.observer = &recorder;
-///     encoder.forward(x, y, context);
+///     const heed::Recorder recorder = heed::record(context, [&] { encoder(x, context); });
 ///     heed::save_heatmap("head3.svg", recorder.of("layers.0.self_attn").weights.view()[0][3], tokens, tokens);
 
 #include <algorithm>
@@ -24,58 +22,23 @@
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/inspect/color.hpp>
-#include <heed/inspect/json.hpp>
+#include <heed/inspect/svg.hpp>
 #include <heed/io/atomic_file.hpp>
-#include <heed/io/text.hpp>
+#include <heed/io/json.hpp>
 
 HEED_NAMESPACE_BEGIN
 
+/// Options of heatmap_svg().
 struct HeatmapOptions {
-  /// Stands above the map.
-  std::string title = {};
-  /// The weight that gets the max_weight color; 0 takes the largest of the matrix. Set it to compare maps.
+  std::string title = {};  ///< shown above the map
+  /// The weight with the darkest color; 0 means the largest weight of the matrix. Set it to compare maps.
   double max_weight = 0;
 };
 
 namespace detail {
 
-/// Text for SVG: markup escaped, control characters (which XML forbids, and which tokens do contain) as their pictures,
-/// broken UTF-8 as U+FFFD. Text beyond `longest` code points ends with an ellipsis.
-inline std::string svg_text(std::string_view text, std::size_t longest) {
-  std::string svg;
-  for (std::size_t count = 0; !text.empty(); ++count) {
-    const CodePoint c = decode_utf8(text);
-    const std::size_t length = std::max<std::size_t>(c.length, 1);
-    if (count + 1 >= longest && text.size() > length) return svg += "\u2026";
-    if (c.length == 0 || c.value == 0xFFFE || c.value == 0xFFFF)
-      svg += "\uFFFD";
-    else if (c.value < 0x20)
-      append_utf8(svg, 0x2400 + c.value);
-    else if (c.value == '<')
-      svg += "&lt;";
-    else if (c.value == '>')
-      svg += "&gt;";
-    else if (c.value == '&')
-      svg += "&amp;";
-    else
-      svg += text.substr(0, length);
-    text.remove_prefix(length);
-  }
-  return svg;
-}
-
-/// About how wide a text is, in units of its font size: no font is at hand to ask.
-inline double text_width(std::string_view text) {
-  double width = 0;
-  while (!text.empty()) {
-    const CodePoint c = decode_utf8(text);
-    width += c.value >= 0x1100 ? 1.0 : 0.62;
-    text.remove_prefix(std::max<std::size_t>(c.length, 1));
-  }
-  return width;
-}
-
-class HeatmapWriter {
+/// Writes the heat map of one head.
+class HeatmapWriter : SvgWriter {
  public:
   HeatmapWriter(TensorView<const double, 2> weights, const std::vector<std::string>& queries,
                 const std::vector<std::string>& keys, const HeatmapOptions& options)
@@ -88,12 +51,11 @@ class HeatmapWriter {
     labels();
     cells();
     legend();
-    svg_ += "</svg>\n";
-    return std::move(svg_);
+    return end();
   }
 
  private:
-  static constexpr int kFont = 11, kGap = 8, kBar = 160;
+  static constexpr int kBar = 160;
   static constexpr std::size_t kLongestLabel = 24;
 
   Index rows() const { return weights_.extent(0); }
@@ -115,7 +77,7 @@ class HeatmapWriter {
         if (std::isfinite(w)) largest_ = std::max(largest_, w);
       }
     }
-    darkest_ = options_.max_weight > 0 ? options_.max_weight : largest_ > 0 ? largest_ : 1;
+    max_weight_ = options_.max_weight > 0 ? options_.max_weight : largest_ > 0 ? largest_ : 1;
 
     double left = 0, top = 0, overhang = 0;
     for (Index i = 0; i < rows(); i += label_every_) left = std::max(left, label_width(query(i)));
@@ -125,53 +87,26 @@ class HeatmapWriter {
       top = std::max(top, width * 0.866);
       overhang = std::max(overhang, width * 0.5 - static_cast<double>((columns() - 1 - j) * cell_));
     }
-    title_height_ = options_.title.empty() ? 0 : 2 * kFont;
+    title_height_ = title_height(options_.title);
     left_ = pixels(left) + 2 * kFont + 2 * kGap;
     top_ = pixels(top) + 2 * kFont + 2 * kGap + title_height_;
     const Index legend_width = kBar + (has_hidden_ ? 150 : 0) + (has_nan_ ? 60 : 0) + 3 * kGap;
-    const Index title_width = pixels(text_width(options_.title) * (kFont + 2)) + 2 * kGap;
-    width_ = std::max({left_ + columns() * cell_ + pixels(overhang) + kGap, left_ + legend_width, title_width});
+    width_ = std::max(
+        {left_ + columns() * cell_ + pixels(overhang) + kGap, left_ + legend_width, title_width(options_.title)});
     height_ = top_ + rows() * cell_ + 5 * kFont;
   }
   static Index pixels(double length) { return static_cast<Index>(std::ceil(length)); }
   static double label_width(const std::string& label) { return kFont * text_width(svg_text(label, kLongestLabel)); }
 
-  template <class... Parts>
-  void put(const Parts&... parts) {
-    (append(svg_, parts), ...);
-  }
-
   void header() {
-    put("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", width_, "\" height=\"", height_, "\" viewBox=\"0 0 ",
-        width_, " ", height_, "\" font-family=\"sans-serif\" font-size=\"", kFont,
-        "\" fill=\"#222\" role=\"img\">\n<title>",
-        options_.title.empty() ? "Attention weights" : svg_text(options_.title, std::string::npos), "</title>\n",
-        "<defs>\n<pattern id=\"heed-hidden\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\">"
-        "<rect width=\"4\" height=\"4\" fill=\"#f6f6f6\"/><path d=\"M-1 1 1-1M0 4 4 0M3 5 5 3\" stroke=\"#c4c4c4\" "
-        "stroke-width=\"0.8\"/></pattern>\n<linearGradient id=\"heed-heat\">");
+    std::string gradient = "<linearGradient id=\"heed-heat\">";
     for (int i = 0; i <= 16; ++i) {
-      put("<stop offset=\"", number_text(i / 16.0, 4), "\" stop-color=\"", colour_text(heat_colour(i / 16.0)), "\"/>");
+      gradient += concat("<stop offset=\"", number_text(i / 16.0, 4), "\" stop-color=\"",
+                         color_text(heat_color(i / 16.0)), "\"/>");
     }
-    put("</linearGradient>\n</defs>\n<rect width=\"", width_, "\" height=\"", height_, "\" fill=\"#fff\"/>\n");
-    if (title_height_ > 0) {
-      put("<text x=\"", kGap, "\" y=\"", kGap + kFont, "\" font-size=\"", kFont + 2, "\" font-weight=\"bold\">",
-          svg_text(options_.title, std::string::npos), "</text>\n");
-    }
+    begin(width_, height_, options_.title, gradient + "</linearGradient>\n");
   }
-
-  struct Placement {
-    Index x, y;
-    std::string_view anchor = "start";
-    int rotation = 0;
-  };
-  void label(const Placement& at, std::string_view text) {
-    const std::string shown = svg_text(text, kLongestLabel), whole = svg_text(text, std::string::npos);
-    put("<text transform=\"translate(", at.x, " ", at.y, ")");
-    if (at.rotation != 0) put(" rotate(", at.rotation, ")");
-    put("\" text-anchor=\"", at.anchor, "\" xml:space=\"preserve\">", shown);
-    if (shown != whole) put("<title>", whole, "</title>");
-    put("</text>\n");
-  }
+  void label(const Placement& at, std::string_view text) { SvgWriter::label(at, text, kLongestLabel); }
 
   void labels() {
     const Index middle = cell_ / 2, baseline = kFont * 2 / 5;
@@ -188,23 +123,23 @@ class HeatmapWriter {
   }
 
   void cells() {
-    // A gap between large cells tells neighbors of the same color apart.
+    // A gap separates large cells of the same color.
     const Index size = cell_ >= 8 ? cell_ - 1 : cell_;
     for (Index i = 0; i < rows(); ++i) {
       put("<g transform=\"translate(", left_, " ", top_ + i * cell_, ")\">\n");
       for (Index j = 0; j < columns(); ++j) {
         const double w = weights_(i, j);
         put("<rect x=\"", j * cell_, "\" width=\"", size, "\" height=\"", size, "\" fill=\"", color(w), "\"><title>",
-            svg_text(query(i), std::string::npos), " \u2192 ", svg_text(key(j), std::string::npos), ": ",
-            number_text(w, 4), w == 0 ? " (hidden)" : "", "</title></rect>\n");
+            svg_text(query(i)), " \u2192 ", svg_text(key(j)), ": ", number_text(w, 4), w == 0 ? " (hidden)" : "",
+            "</title></rect>\n");
       }
       put("</g>\n");
     }
   }
 
   std::string color(double w) const {
-    if (std::isnan(w)) return colour_text(kNaNColor);
-    return w == 0 ? "url(#heed-hidden)" : colour_text(heat_colour(w / darkest_));
+    if (std::isnan(w)) return color_text(kNaNColor);
+    return w == 0 ? "url(#heed-hidden)" : color_text(heat_color(w / max_weight_));
   }
 
   void legend() {
@@ -214,7 +149,7 @@ class HeatmapWriter {
     constexpr std::array<std::string_view, 3> anchors{"start", "middle", "end"};
     for (int i = 0; i <= 2; ++i) {
       label({left_ + i * kBar / 2, y + 2 * kFont + 2, anchors[static_cast<std::size_t>(i)]},
-            number_text(darkest_ * i / 2, 3));
+            number_text(max_weight_ * i / 2, 3));
     }
     Index x = left_ + kBar + 2 * kGap;
     const auto swatch = [&](std::string_view fill, std::string_view text, Index step) {
@@ -223,25 +158,24 @@ class HeatmapWriter {
       x += step;
     };
     if (has_hidden_) swatch("url(#heed-hidden)", "exactly 0 (hidden)", 142);
-    if (has_nan_) swatch(colour_text(kNaNColor), "NaN", 0);
+    if (has_nan_) swatch(color_text(kNaNColor), "NaN", 0);
   }
 
   TensorView<const double, 2> weights_;
   const std::vector<std::string>& queries_;
   const std::vector<std::string>& keys_;
   const HeatmapOptions& options_;
-  std::string svg_;
   Index cell_ = 0, label_every_ = 1, left_ = 0, top_ = 0, title_height_ = 0, width_ = 0, height_ = 0;
-  double largest_ = 0, darkest_ = 1;
+  double largest_ = 0, max_weight_ = 1;
   bool has_hidden_ = false, has_nan_ = false;
 };
 
 }  // namespace detail
 
-/// Weights (Lq, Lk) as an SVG document: a row for each query, a column for each key, darker for larger weights, hatched
-/// where the weight is exactly 0 (hidden by a mask), the numbers shown when the pointer rests on a cell. Labels may be
-/// any text; without labels, positions are shown. Takes some 100 bytes for each cell.
-/// Throws ShapeError when there are labels but not one for each row and column, ValueError for a negative weight.
+/// Draws weights (Lq, Lk) as an SVG document: one row per query, one column per key. Larger weights are darker, weights
+/// of exactly 0 (masked) are hatched, and a tooltip shows the number. Labels can be any text; without labels, positions
+/// are shown. Takes about 100 bytes per cell. Throws ShapeError if there are labels but not one for each row and
+/// column, ValueError for a negative weight.
 template <TensorLike W>
 std::string heatmap_svg(const W& weights, const std::vector<std::string>& queries = {},
                         const std::vector<std::string>& keys = {}, const HeatmapOptions& options = {}) {
@@ -254,7 +188,7 @@ std::string heatmap_svg(const W& weights, const std::vector<std::string>& querie
     for (Index j = 0; j < view.extent(1); ++j) {
       matrix(i, j) = static_cast<double>(view(i, j));
       HEED_CHECK(!(matrix(i, j) < 0), ValueError, "heed::heatmap_svg: weight (", i, ", ", j, ") is ", matrix(i, j),
-                 "; attention weights are not negative, were scores given?");
+                 "; give attention weights, which are non-negative, not scores");
     }
   }
   const auto require_labels = [](const std::vector<std::string>& labels, Index count, const char* what) {
@@ -266,15 +200,11 @@ std::string heatmap_svg(const W& weights, const std::vector<std::string>& querie
   return detail::HeatmapWriter(matrix.view(), queries, keys, options).write();
 }
 
-/// Writes heatmap_svg(...) to a file, which appears under its path only when it is complete. Throws FormatError when it
-/// can't be written.
+/// Writes heatmap_svg(...) to a file atomically. Throws FormatError if it cannot be written.
 template <TensorLike W>
 void save_heatmap(const std::string& path, const W& weights, const std::vector<std::string>& queries = {},
                   const std::vector<std::string>& keys = {}, const HeatmapOptions& options = {}) {
-  const std::string svg = heatmap_svg(weights, queries, keys, options);
-  detail::AtomicFile file(path, "heed::save_heatmap");
-  file.write(svg.data(), svg.size());
-  file.commit();
+  detail::write_file(path, heatmap_svg(weights, queries, keys, options), "heed::save_heatmap");
 }
 
 HEED_NAMESPACE_END

@@ -2,12 +2,10 @@
 #pragma once
 
 /// @file
-/// One self-contained HTML page for the attention of a whole model on a text: all heads, one of them large, and where
-/// each token looks. It needs a browser and nothing else: no network, no server, no library.
+/// Writes the attention of a whole model on a text as one self-contained HTML page, which shows all heads, one of them
+/// enlarged, and the keys that each token attends to. It works offline in any browser.
 ///
-///     heed::Recorder recorder;
-///     context.observer = &recorder;
-///     encoder.forward(x, mask, y, context);
+///     const heed::Recorder recorder = heed::record(context, [&] { encoder(x, mask, context); });
 ///     heed::save_attention_html("attention.html", recorder, {.title = "MiniLM", .labels = {{.queries = tokens}}});
 
 #include <algorithm>
@@ -26,33 +24,28 @@
 #include <heed/inspect/diagnostics.hpp>
 #include <heed/inspect/html/script.hpp>
 #include <heed/inspect/html/style.hpp>
-#include <heed/inspect/json.hpp>
 #include <heed/inspect/recorder.hpp>
 #include <heed/io/atomic_file.hpp>
+#include <heed/io/json.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// The tokens of some attention layers. They may be any text.
+/// The tokens of some attention layers. They can be any text.
 struct TokenLabels {
-  /// Names of the layers they belong to, with '*' for any text: "*.multihead_attn".
-  std::string layers = "*";
-  /// One for each query.
-  std::vector<std::string> queries;
-  /// Without any, the keys are the queries' tokens.
-  std::vector<std::string> keys = {};
+  std::string layers = "*";            ///< names of the layers; '*' matches any text: "*.multihead_attn"
+  std::vector<std::string> queries;    ///< one for each query
+  std::vector<std::string> keys = {};  ///< one for each key; empty means the queries' tokens
 };
 
+/// Options of attention_html().
 struct AttentionPageOptions {
-  /// Stands above the page.
-  std::string title = "Attention";
-  /// Which sample of the batch.
-  Index sample = 0;
-  /// For each layer the first that fits its name; layers without any show positions.
+  std::string title = "Attention";  ///< shown at the top of the page
+  Index sample = 0;                 ///< index in the batch
+  /// Tokens; each layer takes the first entry that matches its name, or shows positions if there is none.
   std::vector<TokenLabels> labels = {};
-  /// The head that is large at first; without a layer, of the first one.
-  std::string layer = {};
-  Index head = 0;
+  std::string layer = {};  ///< the layer whose head is enlarged at first; empty means the first one
+  Index head = 0;          ///< the head of that layer
 };
 
 namespace detail {
@@ -71,29 +64,30 @@ inline std::string base64(const std::vector<std::uint8_t>& bytes) {
   return text;
 }
 
-/// Writes the data of a page as JSON. Texts and masks that several layers or heads share are written once.
+/// Writes the data of a page as JSON. Texts and masks that layers or heads share are written once.
 class AttentionPageData {
  public:
   AttentionPageData(const Recorder& recorder, const AttentionPageOptions& options)
       : layers_(recorder.attention()), options_(options) {
-    HEED_CHECK(!layers_.empty(), ValueError, kName,
-               ": the recorder has no weights; was it the context's observer, and do its patterns fit the layers?");
+    HEED_CHECK(
+        !layers_.empty(), ValueError, kName,
+        ": the recorder has no weights; check that it was the context's observer and that its patterns match layers");
     Index count = 0;
     for (const RecordedAttention& layer : layers_) {
       check(layer);
       count += layer.weights.size() / layer.weights.extent(0);
     }
-    // 16 bits tell all digits that anyone reads; large pages would take many megabytes with them.
+    // 16 bits hold all digits that the page shows, but take many megabytes in large pages.
     bits_ = count <= 500'000 ? 16 : 8;
   }
 
   std::string write() {
-    JsonWriter layers;
+    JsonWriter layers = JsonWriter::for_html();
     layers.open('[');
     for (const RecordedAttention& layer : layers_) write_layer(layer, layers);
     layers.close(']');
 
-    JsonWriter json;
+    JsonWriter json = JsonWriter::for_html();
     json.open('{').key("title").value(options_.title).key("bits").value(bits_);
     json.key("layer").value(first_layer()).key("head").value(options_.head);
     json.key("colors").value(colors()).key("texts").open('[');
@@ -117,17 +111,17 @@ class AttentionPageData {
     const Tensor<double, 4>& w = layer.weights;
     const bool are_weights = std::none_of(w.data(), w.data() + w.size(), [](double x) { return x < 0 || x > 1.01; });
     HEED_CHECK(are_weights, ValueError, kName, ": layer ", in_quotes(layer.layer),
-               " has weights outside 0 to 1; were scores given?");
+               " has weights outside 0 to 1; record attention weights, not scores");
   }
 
   std::size_t first_layer() const {
     std::size_t number = 0;
     while (!options_.layer.empty() && number < layers_.size() && layers_[number].layer != options_.layer) ++number;
-    HEED_CHECK(number < layers_.size(), ValueError, kName, ": there is no layer ", in_quotes(options_.layer),
-               " to show first");
+    HEED_CHECK(number < layers_.size(), ValueError, kName, ": options.layer = ", in_quotes(options_.layer),
+               " was not recorded");
     const Index heads = layers_[number].weights.extent(1);
-    HEED_CHECK(options_.head >= 0 && options_.head < heads, ValueError, kName, ": head = ", options_.head,
-               " is to be shown first, but there are ", heads);
+    HEED_CHECK(options_.head >= 0 && options_.head < heads, ValueError, kName, ": options.head = ", options_.head,
+               " but layer ", in_quotes(layers_[number].layer), " has H = ", heads);
     return number;
   }
 
@@ -135,12 +129,12 @@ class AttentionPageData {
   static std::string colors() {
     std::vector<std::uint8_t> bytes;
     for (int i = 0; i < 256; ++i) {
-      for (const std::uint8_t channel : heat_colour(i / 255.0)) bytes.push_back(channel);
+      for (const std::uint8_t channel : heat_color(i / 255.0)) bytes.push_back(channel);
     }
     return base64(bytes);
   }
 
-  /// The number of an entry, which is appended unless it is there.
+  /// The index of an entry, which is appended if it is new.
   template <class Entry>
   static std::size_t number_of(std::vector<Entry>& entries, Entry entry) {
     const auto found = std::find(entries.begin(), entries.end(), entry);
@@ -190,7 +184,7 @@ class AttentionPageData {
     json.key("largest").value(largest).key("mask").value(number_of(masks_, base64(mask)));
     json.key("weights").value(base64(codes)).close('}');
   }
-  /// √w in equal steps, so that small weights keep their digits; the last code is for what is no number.
+  /// Encodes √w in equal steps, so that small weights keep their digits; the last code means NaN or infinity.
   void append_code(std::vector<std::uint8_t>& codes, double w) const {
     const unsigned top = bits_ == 16 ? 65534 : 254;
     const unsigned code =
@@ -208,11 +202,11 @@ class AttentionPageData {
 
 }  // namespace detail
 
-/// The page, for all attention layers that the recorder kept: a grid of all heads with their entropies, one head large,
-/// the tokens, shaded by where the one under the pointer looks, and what masks hide. Up to 500,000 weights are written
-/// in 16 bits each, more in 8; the page says what that leaves. 6 layers of 12 heads on 16 tokens take 90 kB, 12 of 12
-/// on 128 tokens 3 MB. Labels may be any text. Throws ValueError without weights, for weights outside 0 to 1 or a
-/// sample that is not there, ShapeError when there are labels but not one for each token.
+/// The page for all recorded attention layers: a grid of all heads with their entropies, one head enlarged, and the
+/// tokens, shaded by the weights of the token under the pointer; masked pairs are marked. Up to 500,000 weights are
+/// written with 16 bits each, more with 8; the page states the resulting precision. 6 layers of 12 heads on 16 tokens
+/// take 90 kB, 12 of 12 on 128 tokens 3 MB. Throws ValueError if no weights were recorded, for weights outside 0 to 1
+/// or a sample, layer or head that does not exist; ShapeError if there are labels but not one for each token.
 inline std::string attention_html(const Recorder& recorder, const AttentionPageOptions& options = {}) {
   const std::string data = detail::AttentionPageData(recorder, options).write();
   return detail::concat(
@@ -225,14 +219,10 @@ inline std::string attention_html(const Recorder& recorder, const AttentionPageO
       "</script>\n</body>\n</html>\n");
 }
 
-/// Writes attention_html(...) to a file, which appears under its path only when it is complete. Throws FormatError when
-/// it can't be written.
+/// Writes attention_html(...) to a file atomically. Throws FormatError if it cannot be written.
 inline void save_attention_html(const std::string& path, const Recorder& recorder,
                                 const AttentionPageOptions& options = {}) {
-  const std::string page = attention_html(recorder, options);
-  detail::AtomicFile file(path, "heed::save_attention_html");
-  file.write(page.data(), page.size());
-  file.commit();
+  detail::write_file(path, attention_html(recorder, options), "heed::save_attention_html");
 }
 
 HEED_NAMESPACE_END

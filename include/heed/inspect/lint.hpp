@@ -2,10 +2,10 @@
 #pragma once
 
 /// @file
-/// The classic mistakes with masks, named.
+/// lint(): compares a mask with its purpose and names the common mistakes.
 ///
-///     for (const auto& f : heed::lint(heed::BoolMask::keep(m), {.batch = 2, .heads = 8, .queries = 64, .keys = 64,
-///                                                            .causal = true, .lengths = lengths}))
+///     for (const auto& f : heed::lint(heed::BoolMask::keep(m), {.B = 2, .H = 8, .Lq = 64, .Lk = 64},
+///                                     {.causal = true, .lengths = lengths}))
 ///       std::printf("%s %s\n", f.text.c_str(), f.fix.c_str());
 
 #include <cstddef>
@@ -21,40 +21,33 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// A call, and what its mask is meant to let through.
+/// The keys that a mask should show: all but padding, and, if causal, no later ones.
 struct MaskExpectation {
-  int batch = 1;     ///< B
-  int heads = 1;     ///< H
-  int queries;       ///< Lq
-  int keys;          ///< Lk
-  int kv_heads = 0;  ///< G; 0 stands for H
-  /// Whether a query may see the keys up to its own position only.
-  bool causal = false;
-  /// How many keys of each sample are real, from the first on; without any, all are. Where queries and keys are the
-  /// same tokens, rows of padded queries may hold anything.
+  bool causal = false;  ///< queries see only keys at and before their position
+  /// The number of keys of each sample that are not padding; empty means all. If queries and keys are the same tokens,
+  /// rows of padded queries are ignored.
   std::vector<int> lengths = {};
-  /// The position of the first query of each sample among its keys: how many tokens its cache held before the call.
-  /// Without any, the last query stands at the last key.
+  /// The position of the first query of each sample among its keys, that is, the number of tokens in its cache before
+  /// the call. If empty, the last query is aligned with the last key.
   std::vector<int> first_positions = {};
-  /// Whether the mask may hide more than that: a window, global tokens, packed sequences.
-  bool may_hide_more = false;
+  bool may_hide_more = false;  ///< the mask may hide further keys, as windows and document masks do
 };
 
-/// The mistakes that lint() knows.
+/// The mistakes that lint() finds.
 enum class MaskMistake {
-  PolaritySwapped,    ///< hides what it should show
+  PolaritySwapped,    ///< visible and hidden are exchanged
   Transposed,         ///< queries and keys are exchanged
-  WrongAlignment,     ///< causal, with the queries at other positions
-  OwnPositionHidden,  ///< causal, and a query does not see itself
-  SeesNextPosition,   ///< causal, one key too far
-  HeadOrder,          ///< the masks of the samples are repeated over the heads in the wrong order
+  WrongAlignment,     ///< causal, with other positions of the queries
+  OwnPositionHidden,  ///< causal, but a query does not see its position
+  SeesNextPosition,   ///< causal, but one key too far
+  HeadOrder,          ///< masks of the samples are repeated over the heads in the wrong order
   CausalMissing,      ///< later keys are visible
   PaddingMissing,     ///< padded keys are visible
   NoVisibleKey,       ///< queries that should see keys see none
   HidesTooMuch,       ///< keys that should be visible are hidden
 };
 
-/// "polarity_swapped" and so on.
+/// The name in snake case, such as "polarity_swapped".
 inline std::string_view to_string(MaskMistake mistake) {
   constexpr std::string_view names[] = {"polarity_swapped",   "transposed",    "wrong_alignment", "own_position_hidden",
                                         "sees_next_position", "head_order",    "causal_missing",  "padding_missing",
@@ -62,21 +55,20 @@ inline std::string_view to_string(MaskMistake mistake) {
   return names[static_cast<std::size_t>(mistake)];
 }
 
-/// A mistake in a mask.
+/// A mistake that lint() found.
 struct MaskFinding {
-  MaskMistake mistake;  ///< which one
-  /// What is seen, with the first pair that shows it.
-  std::string text;
-  /// What to write instead.
-  std::string fix;
+  MaskMistake mistake;  ///< its kind
+  std::string text;     ///< a sentence for people, with the first pair that shows it
+  std::string fix;      ///< a sentence that says how to correct the mask
 };
 
 namespace detail {
 
-/// Compares a mask with what is expected of it: first with what each classic mistake would give, then pair by pair.
+/// Compares a mask first with the result of each common mistake, then pair by pair with the expected mask.
 class MaskLinter {
  public:
-  MaskLinter(ObservedMask mask, const MaskExpectation& expected) : mask_(mask), expected_(expected) {}
+  MaskLinter(ObservedMask mask, const AttentionShape& shape, const MaskExpectation& expected)
+      : mask_(mask), shape_(shape), expected_(expected) {}
 
   std::vector<MaskFinding> run() {
     if (!is_as_expected() && !is_one_mistake()) add_symptoms();
@@ -84,37 +76,38 @@ class MaskLinter {
   }
 
  private:
-  // ---- What is expected ---------------------------------------------------------------------------------------------
+  // ---- The expected mask
+  // ---------------------------------------------------------------------------------------------
 
   int first(int b) const {
     const auto& list = expected_.first_positions;
-    return list.empty() ? expected_.keys - expected_.queries : list[static_cast<std::size_t>(b)];
+    return list.empty() ? shape_.Lk - shape_.Lq : list[static_cast<std::size_t>(b)];
   }
   bool is_past(int b, int q, int k) const { return !expected_.causal || k <= first(b) + q; }
   bool is_real(int b, int k) const {
     return expected_.lengths.empty() || k < expected_.lengths[static_cast<std::size_t>(b)];
   }
-  /// Whether the row of a query means anything.
+  /// False if query q is padding, whose row is ignored.
   bool counts(int b, int q) const {
-    const bool same_tokens = expected_.queries == expected_.keys && expected_.first_positions.empty();
+    const bool same_tokens = shape_.Lq == shape_.Lk && expected_.first_positions.empty();
     return !same_tokens || is_real(b, q);
   }
   bool wanted(int b, int q, int k) const { return is_past(b, q, k) && is_real(b, k); }
 
   template <class F>
   void for_each_pair(F&& f) const {
-    for (int b = 0; b < expected_.batch; ++b) {
-      for (int h = 0; h < expected_.heads; ++h) {
-        for (int q = 0; q < expected_.queries; ++q) {
+    for (int b = 0; b < shape_.B; ++b) {
+      for (int h = 0; h < shape_.H; ++h) {
+        for (int q = 0; q < shape_.Lq; ++q) {
           if (!counts(b, q)) continue;
-          for (int k = 0; k < expected_.keys; ++k) {
+          for (int k = 0; k < shape_.Lk; ++k) {
             if (!f(b, h, q, k)) return;
           }
         }
       }
     }
   }
-  /// Whether the mask is this one, wherever it matters.
+  /// True if the mask equals `form` in all rows that count.
   bool is(FunctionRef<bool(int b, int h, int q, int k)> form) const {
     bool same = true;
     for_each_pair([&](int b, int h, int q, int k) { return same = mask_(b, h, q, k) == form(b, h, q, k); });
@@ -139,9 +132,8 @@ class MaskLinter {
 
   bool is_swapped() {
     const char* fix =
-        "In heed a mask tells what is visible: BoolMask::keep(m) reads true as visible, BoolMask::ignore(m) reads true "
-        "as "
-        "hidden, as PyTorch's nn.MultiheadAttention does; take the other one, or !mask.";
+        "For BoolMask::keep(m) true means visible; for BoolMask::ignore(m) true means hidden, as in PyTorch's "
+        "nn.MultiheadAttention. Use the other function, or !mask.";
     if (is([&](int b, int, int q, int k) { return !wanted(b, q, k); })) {
       return found(MaskMistake::PolaritySwapped,
                    "The mask hides what should be visible and shows what should be hidden.", fix);
@@ -157,68 +149,67 @@ class MaskLinter {
     return false;
   }
 
-  /// Whether query q of sample b sees as if it stood at position(b, q).
+  /// True if the mask is causal with query q of sample b at position(b, q).
   bool is_causal_at(FunctionRef<int(int b, int q)> position) const {
     return is([&](int b, int, int q, int k) { return k <= position(b, q) && is_real(b, k); });
   }
   bool is_misaligned() {
-    const int bottom = expected_.keys - expected_.queries;
+    const int bottom = shape_.Lk - shape_.Lq;
     const char* fix =
-        "Name the alignment: Causal::bottom_right() where the last query stands at the last key, "
-        "Causal::from(first_positions) for caches of different lengths, Causal::top_left() where query 0 stands at key "
+        "Choose the alignment: Causal::bottom_right() aligns the last query with the last key, "
+        "Causal::from(first_positions) serves caches of different lengths, Causal::top_left() aligns query 0 with key "
         "0.";
     if (is_causal_at([](int, int q) { return q; })) {
-      return found(
-          MaskMistake::WrongAlignment,
-          concat("The causal mask is aligned top-left, query 0 at key 0, but query 0 of sample 0 stands at key ",
-                 first(0), '.'),
-          fix);
+      return found(MaskMistake::WrongAlignment,
+                   concat("The causal mask is aligned top-left, query 0 at key 0, but query 0 of sample 0 is at key ",
+                          first(0), '.'),
+                   fix);
     }
     if (is_causal_at([&](int, int q) { return bottom + q; })) {
       return found(MaskMistake::WrongAlignment,
                    concat("The causal mask is aligned bottom-right, the last query at the last key, but query 0 of "
-                          "sample 0 stands at key ",
+                          "sample 0 is at key ",
                           first(0), ", not at ", bottom, '.'),
                    fix);
     }
     if (is_causal_at([&](int b, int q) { return first(b) + q - 1; })) {
       return found(MaskMistake::OwnPositionHidden,
-                   "A query does not see its own position, and the first one sees nothing: the triangle lacks its "
+                   "Queries do not see their own position, and the first query sees nothing: the triangle lacks its "
                    "diagonal.",
-                   "Causal{} includes the own position, as tril(0) does and tril(-1) does not.");
+                   "Use Causal{}, which includes the diagonal, as tril(0) does and tril(-1) does not.");
     }
     if (is_causal_at([&](int b, int q) { return first(b) + q + 1; })) {
       return found(MaskMistake::SeesNextPosition,
-                   "A query sees the position after its own, which it is to predict: the triangle is shifted by one.",
-                   "Causal{} ends at the own position; shift inputs and targets against each other, not the mask.");
+                   "Queries see the next position, which they should predict: the triangle is shifted by one.",
+                   "Use Causal{}, which ends at the diagonal. Shift the targets against the inputs, not the mask.");
     }
     return false;
   }
   bool is_transposed() {
-    if (expected_.queries != expected_.keys) return false;
+    if (shape_.Lq != shape_.Lk) return false;
     return is([&](int b, int, int q, int k) { return k >= q && is_real(b, k); }) &&
            found(MaskMistake::Transposed,
-                 "A query sees the keys from its own position on: queries and keys are exchanged.",
-                 "Rows of a mask are queries, columns are keys: it wants the lower triangle; use Causal{}.");
+                 "Queries see the keys from their position on: queries and keys are exchanged.",
+                 "Rows of a mask are queries and columns are keys, so that a causal mask is the lower triangle. Use "
+                 "Causal{}.");
   }
 
   bool is_in_wrong_head_order() {
     if (expected_.lengths.empty() && expected_.first_positions.empty()) return false;
     return is([&](int b, int h, int q, int k) {
-             const int sample = (b * expected_.heads + h) % expected_.batch;
+             const int sample = (b * shape_.H + h) % shape_.B;
              return wanted(sample, q, k);
            }) &&
            found(MaskMistake::HeadOrder,
                  "Heads see the masks of other samples: row b\u00B7H + h of the repeated mask holds sample "
                  "(b\u00B7H + h) mod B.",
-                 "Repeat each sample's mask H times in a row (repeat_interleave, not repeat), or leave H = 1 in "
-                 "BoolMask, "
-                 "which is broadcast.");
+                 "Repeat each sample's mask H times in a row (repeat_interleave, not repeat), or give BoolMask an H "
+                 "of 1, which is broadcast.");
   }
 
-  // ---- What else is seen --------------------------------------------------------------------------------------------
+  // ---- Other symptoms --------------------------------------------------------------------------------------------
 
-  /// How often something was seen among the pairs where it could be, and where first.
+  /// Counts the pairs that show a symptom and keeps the first of them.
   struct Count {
     long seen = 0, all = 0;
     std::string where = {};
@@ -255,16 +246,16 @@ class MaskLinter {
     add_empty_rows();
     if (hidden.seen > 0 && !expected_.may_hide_more) {
       found(MaskMistake::HidesTooMuch, "Keys that should be visible are hidden: " + hidden.text("such pairs"),
-            "Masks that are meant to hide more (a window, packed sequences) are linted with .may_hide_more = true.");
+            "If the mask should hide them (a window, documents), set .may_hide_more = true.");
     }
   }
   void add_empty_rows() {
     Count empty;
-    for (int b = 0; b < expected_.batch; ++b) {
-      for (int h = 0; h < expected_.heads; ++h) {
-        for (int q = 0; q < expected_.queries; ++q) {
+    for (int b = 0; b < shape_.B; ++b) {
+      for (int h = 0; h < shape_.H; ++h) {
+        for (int q = 0; q < shape_.Lq; ++q) {
           bool any_wanted = false, any_visible = false;
-          for (int k = 0; k < expected_.keys && counts(b, q); ++k) {
+          for (int k = 0; k < shape_.Lk && counts(b, q); ++k) {
             any_wanted = any_wanted || wanted(b, q, k);
             any_visible = any_visible || mask_(b, h, q, k);
           }
@@ -274,49 +265,46 @@ class MaskLinter {
     }
     if (empty.seen > 0) {
       found(MaskMistake::NoVisibleKey, "Queries see no key at all: " + empty.text("queries"),
-            "Attention gives such a query 0. Look at the ranges, or at masks that exclude each other.");
+            "Their attention output is 0. Check the ranges, and masks that exclude each other.");
     }
   }
 
   ObservedMask mask_;
+  const AttentionShape& shape_;
   const MaskExpectation& expected_;
   std::vector<MaskFinding> findings_;
 };
 
-inline void check_expectation(const MaskExpectation& e) {
+inline void check_expectation(const AttentionShape& s, const MaskExpectation& e) {
   const auto check = [&](const std::vector<int>& list, const char* name, int limit) {
-    HEED_CHECK(list.empty() || static_cast<int>(list.size()) == e.batch, ShapeError, "heed::lint: ", list.size(), ' ',
-               name, " but batch = ", e.batch, "; give one for each sample, or none");
+    HEED_CHECK(list.empty() || static_cast<int>(list.size()) == s.B, ShapeError, "heed::lint: ", list.size(), ' ', name,
+               " but B = ", s.B, "; give one for each sample, or none");
     for (const int value : list) {
       HEED_CHECK(value >= 0 && value <= limit, ValueError, "heed::lint: ", value, " among the ", name,
-                 " lies outside 0 to ", limit);
+                 " must be between 0 and Lk = ", limit);
     }
   };
-  HEED_CHECK(e.batch >= 0 && e.heads >= 0 && e.queries >= 0 && e.keys >= 0, ShapeError, "heed::lint: batch = ", e.batch,
-             ", heads = ", e.heads, ", queries = ", e.queries, " and keys = ", e.keys, " must not be negative");
-  check(e.lengths, "lengths", e.keys);
-  check(e.first_positions, "first_positions", e.keys);
+  HEED_CHECK(s.B >= 0 && s.H >= 0 && s.Lq >= 0 && s.Lk >= 0, ShapeError, "heed::lint: B = ", s.B, ", H = ", s.H,
+             ", Lq = ", s.Lq, " and Lk = ", s.Lk, " must be non-negative");
+  check(e.lengths, "lengths", s.Lk);
+  check(e.first_positions, "first_positions", s.Lk);
 }
 
 }  // namespace detail
 
-/// What is wrong with a mask, given what it is meant to let through; empty when nothing is. Where one classic mistake
-/// explains the whole mask, that is the one finding; else each symptom is one. Reads every pair of (B, H, Lq, Lk) a few
-/// times. Throws what the mask finds wrong with the shape (Causal{} without an alignment where Lq != Lk), ShapeError or
-/// ValueError for lengths or positions that don't fit it.
+/// Compares a mask with the keys that it should show, and returns the mistakes found. If one common mistake explains
+/// the whole mask, that is the only finding; otherwise each symptom is one. Reads every pair of (B, H, Lq, Lk) a few
+/// times.
+///
+/// Throws as the bind() of the mask does (Causal{} without an alignment if Lq != Lk); ShapeError unless lengths and
+/// first_positions have B entries or none, ValueError for entries outside [0, Lk].
 template <Mask M>
-std::vector<MaskFinding> lint(const M& mask, const MaskExpectation& expected) {
-  detail::check_expectation(expected);
-  const auto bound = bind(mask, {.B = expected.batch,
-                                 .H = expected.heads,
-                                 .G = expected.kv_heads > 0 ? expected.kv_heads : expected.heads,
-                                 .Lq = expected.queries,
-                                 .Lk = expected.keys,
-                                 .Dk = 1,
-                                 .Dv = 1});
+std::vector<MaskFinding> lint(const M& mask, const AttentionShape& shape, const MaskExpectation& expected = {}) {
+  detail::check_expectation(shape, expected);
+  const auto bound = bind(mask, shape);
   const MaskRef reference(bound);
   const auto visible = [&](int b, int h, int q, int k) { return reference.visible(b, h, q, k); };
-  return detail::MaskLinter(visible, expected).run();
+  return detail::MaskLinter(visible, shape, expected).run();
 }
 
 HEED_NAMESPACE_END

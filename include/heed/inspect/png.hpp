@@ -2,9 +2,9 @@
 #pragma once
 
 /// @file
-/// Heat maps as PNG, for places that take no SVG: one head, or the grid of all heads and layers. Pictures without text:
-/// labels need fonts. No library is needed; the files hold indexed colors, packed by the runs and repeated lines that
-/// heat maps are made of.
+/// Writes heat maps as PNG where SVG is not accepted: one head, or a grid of all heads and layers. The pictures have no
+/// labels, since those need fonts. The encoder is self-contained and compresses runs and repeated lines of indexed
+/// colors, which is all that heat maps consist of.
 ///
 ///     heed::save_heatmap_png("head3.png", recorder.of("layers.0.self_attn"), 3);
 ///     heed::save_attention_grid_png("heads.png", recorder);
@@ -29,18 +29,17 @@
 
 HEED_NAMESPACE_BEGIN
 
+/// Options of save_heatmap_png().
 struct HeatmapPngOptions {
-  /// Which sample of the batch.
-  Index sample = 0;
-  ColorScale scale = ColorScale::EachQuery;
-  /// Pixels in the width and height of one cell; 0 makes the picture some 512 pixels large.
-  Index cell = 0;
+  Index sample = 0;                          ///< index in the batch
+  ColorScale scale = ColorScale::EachQuery;  ///< the weight with the darkest color
+  Index cell = 0;                            ///< width and height of a cell in pixels; 0: about 512 for the picture
 };
 
 namespace detail {
 
-/// Bytes in the format of zlib (RFC 1950, 1951) with the fixed Huffman codes. Looks for repetitions at two distances, 1
-/// and `stride`: what a picture of large cells is made of.
+/// Compresses bytes in zlib format (RFC 1950, 1951) with the fixed Huffman codes. Looks for repetitions at two
+/// distances only, 1 and `stride`, which suffices for pictures of large cells.
 class Deflater {
  public:
   explicit Deflater(std::size_t stride) : stride_(stride) {}
@@ -78,7 +77,7 @@ class Deflater {
     while (length < most && bytes[at + length] == bytes[at + length - distance]) ++length;
     return length;
   }
-  /// The lowest bit first.
+  /// Appends bits, the lowest first.
   void put_bits(unsigned bits, unsigned count) {
     for (unsigned i = 0; i < count; ++i) {
       byte_ |= (bits >> i & 1U) << held_;
@@ -87,7 +86,7 @@ class Deflater {
       byte_ = held_ = 0;
     }
   }
-  /// A Huffman code: the highest bit first.
+  /// Appends a Huffman code, its highest bit first.
   void put_code(unsigned code, unsigned count) {
     while (count > 0) put_bits(code >> --count & 1U, 1);
   }
@@ -113,7 +112,7 @@ class Deflater {
       put_code(192 + symbol - 280, 8);
     put_bits(rest, extra);
   }
-  /// Distances in groups of two.
+  /// Distances are in groups of two.
   void put_distance(unsigned distance) {
     unsigned extra = 0;
     while ((distance - 1) >> (extra + 2) > 0) ++extra;
@@ -127,19 +126,20 @@ class Deflater {
   unsigned byte_ = 0, held_ = 0;
 };
 
-/// A picture of indexed colors: 0 to 250 the scale, then NaN, hidden, its hatching, and the paper.
+/// A picture of indexed colors: 0 to 250 are the scale, then come NaN, hidden cells, their hatching, and the
+/// background.
 class IndexedPicture {
  public:
   static constexpr int kScale = 250;
-  static constexpr std::uint8_t kNaN = 251, kHidden = 252, kHatch = 253, kPaper = 254;
+  static constexpr std::uint8_t kNaN = 251, kHidden = 252, kHatch = 253, kBackground = 254;
 
   IndexedPicture(Index width, Index height)
-      : width_(width), height_(height), pixels_(static_cast<std::size_t>((width + 1) * height), char(kPaper)) {
+      : width_(width), height_(height), pixels_(static_cast<std::size_t>((width + 1) * height), char(kBackground)) {
     // Each line begins with the number of its filter: none.
     for (Index y = 0; y < height; ++y) pixels_[static_cast<std::size_t>(y * (width + 1))] = 0;
   }
 
-  /// Cells of cell_width × cell_height pixels, from (x, y) on.
+  /// Draws cells of cell_width × cell_height pixels with the upper left corner at (x, y).
   void draw(const HeatCells& cells, Index x, Index y, Index cell_width, Index cell_height) {
     for (Index i = 0; i < cells.rows * cell_height; ++i) {
       for (Index j = 0; j < cells.columns * cell_width; ++j) {
@@ -153,7 +153,7 @@ class IndexedPicture {
     const auto add = [&](const Color& color) {
       for (const std::uint8_t channel : color) palette += static_cast<char>(channel);
     };
-    for (int i = 0; i <= kScale; ++i) add(heat_colour(static_cast<double>(i) / kScale));
+    for (int i = 0; i <= kScale; ++i) add(heat_color(static_cast<double>(i) / kScale));
     for (const Color& color : {kNaNColor, Color{236, 236, 236}, Color{190, 190, 190}, Color{255, 255, 255}}) add(color);
     std::string file = "\x89PNG\r\n\x1a\n";
     append_chunk(file, "IHDR", number(width_) + number(height_) + std::string("\x08\x03\0\0\0", 5));
@@ -193,19 +193,11 @@ class IndexedPicture {
   std::string pixels_;
 };
 
-inline void save_png(const std::string& path, const IndexedPicture& picture, std::string_view function) {
-  const std::string bytes = picture.png();
-  AtomicFile file(path, function);
-  file.write(bytes.data(), bytes.size());
-  file.commit();
-}
-
 }  // namespace detail
 
-/// Writes the weights of one head as PNG: a row for each query, a column for each key, hatched where the mask hides.
-/// The file appears under its path only when it is complete. Throws ValueError for a head or sample that is not there,
-/// or a cell that is negative or makes the picture larger than 30,000 pixels; FormatError when the file can't be
-/// written.
+/// Writes the weights of one head as PNG, atomically: one row per query, one column per key, masked cells hatched.
+/// Throws ValueError if the head or sample does not exist, if cell is negative, or if the picture would exceed 30,000
+/// pixels; FormatError if the file cannot be written.
 inline void save_heatmap_png(const std::string& path, const RecordedAttention& attention, Index head,
                              const HeatmapPngOptions& options = {}) {
   constexpr const char* name = "heed::save_heatmap_png";
@@ -219,11 +211,11 @@ inline void save_heatmap_png(const std::string& path, const RecordedAttention& a
              " tokens; the picture must have 1 to 30000 pixels in each direction");
   detail::IndexedPicture picture(std::max<Index>(1, e[3] * cell), std::max<Index>(1, e[2] * cell));
   picture.draw(detail::heat_cells(attention, options.sample, head, options.scale, longest), 0, 0, cell, cell);
-  detail::save_png(path, picture, name);
+  detail::write_file(path, picture.png(), name);
 }
 
-/// Writes all heads of all layers that the recorder kept as PNG: a row of maps for each layer, in the recorder's order.
-/// Throws as attention_grid_svg(), and FormatError when the file can't be written.
+/// Writes all recorded heads as PNG, atomically: one row of maps per layer, in the recorder's order. Throws as
+/// attention_grid_svg() does, and FormatError if the file cannot be written.
 inline void save_attention_grid_png(const std::string& path, const Recorder& recorder,
                                     const AttentionGridOptions& options = {}) {
   constexpr const char* name = "heed::save_attention_grid_png";
@@ -241,7 +233,7 @@ inline void save_attention_grid_png(const std::string& path, const Recorder& rec
     }
     y += step;
   }
-  detail::save_png(path, picture, name);
+  detail::write_file(path, picture.png(), name);
 }
 
 HEED_NAMESPACE_END

@@ -2,12 +2,9 @@
 #pragma once
 
 /// @file
-/// Recorder: an observer that keeps what the layers of one forward did, for pictures and diagnostics.
+/// Records attention weights and output statistics of a forward pass, for pictures and diagnostics.
 ///
-///     heed::Recorder recorder({.weights = {"layers.*.self_attn"}});
-///     context.observer = &recorder;
-///     encoder.forward(x, mask, y, context);
-///     context.observer = nullptr;
+///     const heed::Recorder recorder = heed::record(context, [&] { encoder(x, mask, context); });
 ///     heed::save_attention_html("attention.html", recorder, {.labels = {{.queries = tokens}}});
 ///     std::puts(heed::diagnose(recorder).text().c_str());
 
@@ -22,57 +19,61 @@
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
+#include <heed/core/finite_observer.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/io/text.hpp>
-#include <heed/train/monitor.hpp>
 
 HEED_NAMESPACE_BEGIN
 
+/// Options of a Recorder. In a name, '*' matches any text: "layers.*.self_attn".
 struct RecorderOptions {
-  /// Names of attention layers, "layers.0.self_attn", whose weights and masks are kept; a '*' stands for any text. Each
-  /// costs B·H·Lq·Lk numbers.
+  /// Names of attention layers whose weights and masks are kept, B·H·Lq·Lk numbers for each.
   std::vector<std::string> weights = {"*"};
-  /// Names of layers of whose outputs statistics are kept.
+  /// Names of layers whose output statistics are kept.
   std::vector<std::string> outputs = {"*"};
 };
 
-/// What one attention layer did.
+/// The weights and the mask of one attention layer.
 struct RecordedAttention {
-  std::string layer;
-  /// (B, H, Lq, Lk), before dropout.
-  Tensor<double, 4> weights;
-  /// (B, H, Lq, Lk), 1 where the key is visible. A visible weight may be 0 too, when it is too small for the model's T.
+  std::string layer;          ///< name of the layer
+  Tensor<double, 4> weights;  ///< (B, H, Lq, Lk), before dropout
+  /// (B, H, Lq, Lk), 1 where the key is visible. A visible weight can be 0 too, if it is too small for the model's T.
   Tensor<unsigned char, 4> mask;
 };
 
-/// The numbers of one layer's output. All but the count of those that are not finite leave these out.
+/// Statistics of the output of one layer.
 struct OutputStatistics {
-  std::string layer;
-  Index size = 0, not_finite = 0;              ///< how many numbers
-  double smallest = 0, largest = 0, mean = 0;  ///< of the finite ones
-  /// The standard deviation.
-  double stddev = 0;
+  std::string layer;     ///< name of the layer
+  Index size = 0;        ///< number of elements
+  Index not_finite = 0;  ///< number of elements that are NaN or infinite; the statistics below omit them
+  double smallest = 0;   ///< minimum
+  double largest = 0;    ///< maximum
+  double mean = 0;       ///< mean
+  double stddev = 0;     ///< standard deviation
 };
 
-/// Keeps the weights and masks of chosen attention layers and statistics of chosen outputs, each from the layer's
-/// latest call, and the first number that is not finite. One thread at a time uses it, as it does a Context.
+/// Keeps the weights and masks of attention layers, statistics of outputs, each of the layer's last call, and the first
+/// output that is not finite. Like a Context, it serves one thread at a time.
 class Recorder final : public Observer {
  public:
-  /// Everything, unless the options name less.
+  /// Records everything by default.
   explicit Recorder(RecorderOptions options = {}) : options_(std::move(options)) {}
 
+  /// Keeps statistics of an output. Layers call this and the next three functions through the context.
   void output(std::string_view name, const ObservedTensor& value) override {
     finite_.output(name, value);
     if (is_among(options_.outputs, name)) entry_of(outputs_, name) = statistics_of(name, value);
   }
+  /// True if the options name this layer.
   bool wants_weights(std::string_view name) override { return is_among(options_.weights, name); }
+  /// Keeps the mask for the call of weights() that follows.
   void mask(std::string_view name, const Extents<4>& extents, ObservedMask visible) override {
     mask_ = Tensor<unsigned char, 4>(extents);
     mask_layer_ = name;
     unsigned char* to = mask_.data();
     for_each(extents, [&](int b, int h, int q, int k) { *to++ = visible(b, h, q, k); });
   }
-  /// Without a mask() before it, keys of weight 0 count as hidden.
+  /// Keeps the weights. If no call of mask() came before, keys of weight 0 count as hidden.
   void weights(std::string_view name, const ObservedTensor& value) override {
     const Extents<4> extents{value.extent(0), value.extent(1), value.extent(2), value.extent(3)};
     RecordedAttention record{std::string(name), Tensor<double, 4>(extents), {}};
@@ -87,15 +88,15 @@ class Recorder final : public Observer {
     entry_of(attention_, name) = std::move(record);
   }
 
-  /// What was recorded, in the order in which the layers first ran.
+  /// The attention layers, in the order in which they first ran.
   const std::vector<RecordedAttention>& attention() const { return attention_; }
   /// The outputs, in the same order.
   const std::vector<OutputStatistics>& outputs() const { return outputs_; }
-  /// The first output that was not finite: found(), layer(), value(), index(), place().
+  /// The first output that was not finite.
   const FiniteObserver& finite() const { return finite_; }
 
-  /// One attention layer; of(name).weights.view()[b][h] is the matrix of one head. Throws ValueError when it was not
-  /// seen.
+  /// The attention layer of this name; of(name).weights.view()[b][h] is the matrix of one head. Throws ValueError if it
+  /// was not recorded.
   const RecordedAttention& of(std::string_view layer) const {
     std::string seen;
     for (const RecordedAttention& one : attention_) {
@@ -105,7 +106,7 @@ class Recorder final : public Observer {
     detail::raise<ValueError>("heed::Recorder: no weights of layer ", detail::in_quotes(layer), "; recorded: ",
                               seen.empty() ? std::string("none, was the recorder the context's observer?") : seen);
   }
-  /// Forgets everything, for another forward.
+  /// Removes everything recorded.
   void clear() {
     attention_.clear();
     outputs_.clear();
@@ -164,5 +165,19 @@ class Recorder final : public Observer {
   Tensor<unsigned char, 4> mask_;
   std::string mask_layer_;
 };
+
+/// Runs f, which calls layers with `context`, and returns a record of it. The context's observer is replaced while f
+/// runs and restored afterwards, also if f throws.
+template <class F>
+Recorder record(Context& context, F&& f, RecorderOptions options = {}) {
+  Recorder recorder(std::move(options));
+  struct Restore {
+    Context& context;
+    Observer* before;
+    ~Restore() { context.observer = before; }
+  } const restore{context, std::exchange(context.observer, &recorder)};
+  f();
+  return recorder;
+}
 
 HEED_NAMESPACE_END

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Writing a file so that nobody ever sees half of it.
+/// Writes files atomically: readers see the old file or the new one, never a part.
 
 #include <atomic>
 #include <cerrno>
@@ -26,12 +26,11 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A file that takes its name only when it is complete: whoever opens the path meanwhile, also after a crash, finds
-/// the old file whole or the new one whole.
+/// A file that is written under a temporary name and renamed when it is complete. Whoever opens the path, even after a
+/// crash, finds the complete old file or the complete new one.
 class AtomicFile {
  public:
-  /// `function` begins the messages. Throws FormatError when the file can't be created; so do the others when it can't
-  /// be written.
+  /// `function` names the caller in messages. All members throw FormatError if the file cannot be created or written.
   AtomicFile(std::string path, std::string_view function) : path_(std::move(path)), function_(function) {
     static std::atomic<unsigned> counter{0};
     temporary_ = path_ + ".";
@@ -78,6 +77,13 @@ class AtomicFile {
   std::string path_, function_, temporary_;
   std::unique_ptr<std::FILE, Close> stream_;
 };
+
+/// Writes a whole file atomically. Throws FormatError, with the name of the calling `function`, if that fails.
+inline void write_file(const std::string& path, std::string_view bytes, std::string_view function) {
+  AtomicFile file(path, function);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
 
 }  // namespace detail
 

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// The bytes of a file: mapped into memory where the system can, read where it can't.
+/// MappedFile: the bytes of a file, mapped into memory where the system can, otherwise read.
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -44,21 +45,19 @@ class MappedFile {
 #endif
     return read(path);
   }
-  /// The same without mapping, for systems and files that can't be mapped.
+  /// The same without mapping, for systems and files that cannot be mapped.
   static MappedFile read(const std::string& path) {
     MappedFile file;
-    std::FILE* stream = std::fopen(path.c_str(), "rb");
+    const std::unique_ptr<std::FILE, Close> stream(std::fopen(path.c_str(), "rb"));
     if (!stream) refuse(path, "cannot be opened", errno);
-    // The size is found by reading: what a system reports beforehand need not be true.
+    // The size is found by reading, since the size that a system reports beforehand need not be true.
     std::size_t used = 0, got = 0;
     do {
       if (file.memory_.size() == used) file.memory_.resize(std::max<std::size_t>(std::size_t{1} << 16, 2 * used));
-      got = std::fread(file.memory_.data() + used, 1, file.memory_.size() - used, stream);
+      got = std::fread(file.memory_.data() + used, 1, file.memory_.size() - used, stream.get());
       used += got;
     } while (got > 0);
-    const int error = std::ferror(stream) ? errno : 0;
-    std::fclose(stream);
-    if (error) refuse(path, "cannot be read", error);
+    if (std::ferror(stream.get())) refuse(path, "cannot be read", errno);
     file.memory_.resize(used);
     file.bytes_ = file.memory_;
     return file;
@@ -84,12 +83,16 @@ class MappedFile {
   bool is_mapped() const { return is_mapped_; }
 
  private:
+  struct Close {
+    void operator()(std::FILE* stream) const { std::fclose(stream); }
+  };
+
   [[noreturn]] static void refuse(const std::string& path, const char* what, int error) {
     raise<FormatError>("heed::SafeTensors: file ", in_quotes(path, path.size()), " ", what, ": ", std::strerror(error));
   }
 
 #if __has_include(<sys/mman.h>)
-  /// False where only reading can help.
+  /// Returns false where the file can only be read.
   bool map(const std::string& path) {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) refuse(path, "cannot be opened", errno);

@@ -2,14 +2,14 @@
 #pragma once
 
 /// @file
-/// Loading the parameters of a layer from a file that names them in its own way, and saving them.
+/// Loads and saves the parameters of a layer, with a map from parameter names to names in the file.
 ///
-///     heed::load_parameters(encoder, heed::SafeTensors::open("bert.safetensors"), {
+///     heed::load_parameters(encoder, "bert.safetensors", {
 ///         .rules = {{"layers.*.self_attn.in_proj_*", {"encoder.layer.*.attention.self.query.*",
 ///                                                     "encoder.layer.*.attention.self.key.*",
 ///                                                     "encoder.layer.*.attention.self.value.*"}},
 ///                   {"layers.*.linear1.*", {"encoder.layer.*.intermediate.dense.*"}}},
-///         .ignore_index = {"pooler.*"}});
+///         .ignored = {"pooler.*"}});
 
 #include <algorithm>
 #include <cstddef>
@@ -30,28 +30,25 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Where the parameters of one name or form are found in a file.
+/// Maps one parameter name, or all names that match a pattern, to tensors in a file.
 struct NameRule {
-  /// The name as the layer's visit() gives it. A '*' stands for any text: "layers.*.norm1.*".
+  /// The name from the layer's visit(). A '*' matches any text: "layers.*.norm1.*".
   std::string parameter;
-  /// The names in the file; their stars take over, in order, what the parameter's stars stand for. Several tensors
-  /// become one parameter by joining their rows: query, key and value weights become in_proj_weight.
+  /// The names in the file. Their stars become, in order, the texts that the parameter's stars match. The rows of
+  /// several tensors are joined: query, key and value weights become in_proj_weight.
   std::vector<std::string> file = {};
-  /// The file holds matrices as (in, out), as GPT-2's do.
-  bool transposed = false;
+  bool transposed = false;  ///< matrices in the file are (in, out), as those of GPT-2
 };
 
-/// How a file calls what a layer calls otherwise. Pure data: write it down as a constant.
+/// Maps parameter names to tensor names in a file. Plain data; define it as a constant.
 struct NameMap {
-  /// The first rule whose form fits a parameter decides. Without one, the file uses the layer's own name.
-  std::vector<NameRule> rules = {};
-  /// Names or forms of tensors in the file that belong to no parameter: "pooler.*".
-  std::vector<std::string> ignored = {};
+  std::vector<NameRule> rules = {};       ///< the first match decides; without a match, the names are equal
+  std::vector<std::string> ignored = {};  ///< names or patterns of tensors in the file to skip: "pooler.*"
 };
 
 namespace detail {
 
-/// Collects what does not fit, for one message.
+/// Collects all mismatches for one message.
 class Mismatches {
  public:
   void missing(std::string_view parameter, std::string_view in_file) {
@@ -65,18 +62,17 @@ class Mismatches {
     unused_.push_back(in_quotes(in_file) + " " + shape_text(info.shape));
   }
 
-  /// Throws FormatError if there is anything.
+  /// Throws FormatError if there are any.
   void raise_if_any(const std::string& file, std::size_t parameters) const {
     if (missing_.empty() && unfit_.empty() && unused_.empty()) return;
     std::string text;
     list(text, "missing in the file", missing_);
     list(text, "of another shape or type", unfit_);
-    list(text, "in the file, but of no parameter", unused_);
+    list(text, "in the file, but not in the layer", unused_);
     detail::raise<FormatError>(
         "heed::load_parameters: file ", file, " does not fit the layer's ", parameters,
         " parameters; nothing was loaded", text,
-        "\n  Fix the layer's options, or the NameMap: add rules for names, and to `ignored` what "
-        "shall not be loaded.");
+        "\n  Fix the layer's options, or the NameMap: add rules for other names, and tensors to skip to `ignored`.");
   }
 
  private:
@@ -91,7 +87,7 @@ class Mismatches {
   std::vector<std::string> missing_, unfit_, unused_;
 };
 
-/// The names in the file of the tensors whose rows, joined, make a parameter.
+/// The names of the tensors in the file whose joined rows are a parameter.
 struct Sources {
   std::vector<std::string> names;
   bool transposed = false;
@@ -108,14 +104,14 @@ inline Sources find_sources(const NameMap& map, std::string_view parameter) {
   return {{std::string(parameter)}, false};
 }
 
-/// The shape that a parameter has in PyTorch: (n), or (rows, columns).
+/// The shape of a parameter in PyTorch: (n), or (rows, columns).
 template <class T>
 std::vector<Index> shape_of(const Parameter<T>& parameter) {
   const Extents<2>& e = parameter.extents();
   return parameter.rank() == 1 ? std::vector<Index>{e[0]} : std::vector<Index>{e[0], e[1]};
 }
 
-/// What keeps a parameter from being loaded; empty if nothing does.
+/// The reason why a parameter cannot be loaded; empty if it can.
 template <class T>
 std::string reason_against(const Parameter<T>& parameter, const Sources& sources, const SafeTensors& file) {
   const std::vector<Index> wanted = shape_of(parameter);
@@ -128,7 +124,7 @@ std::string reason_against(const Parameter<T>& parameter, const Sources& sources
     found += concat(found.empty() ? "" : ", ", in_quotes(name), " ", shape_text(shape));
     if (!is_float(file.dtype(name))) return in_quotes(name) + " holds " + std::string(to_string(file.dtype(name)));
     if (transposed) std::reverse(shape.begin(), shape.end());
-    // Hostile extents: their sum must not overflow.
+    // The sum of extents from a malicious file must not overflow.
     fits = fits && shape.size() == wanted.size() && shape[0] <= wanted[0] - rows &&
            (wanted.size() == 1 || shape[1] == wanted[1]);
     if (fits) rows += shape[0];
@@ -161,10 +157,11 @@ void load_parameter(Parameter<T>& parameter, const Sources& sources, const SafeT
 
 }  // namespace detail
 
-/// Sets every parameter of a layer (anything with visit(prefix, f)) from a file, converting between floating-point
-/// types. Every parameter must be found, in its own shape, and every tensor of the file must be used or ignored by
-/// the map; otherwise one FormatError lists all that is missing, misshapen or unused, and the layer stays as it was.
-/// Copies that the layer had packed are dropped. Throws ValueError when a parameter was released.
+/// Loads every parameter of a layer (anything with visit(prefix, f)) from a file and converts between floating-point
+/// types. Each parameter must be in the file with its shape, and each tensor of the file must be used, or ignored by
+/// the map. Otherwise one FormatError lists all missing, mismatched and unused tensors, and the layer remains
+/// unchanged. Packed copies of weights are dropped. Throws ValueError if a parameter was released or a rule is
+/// inconsistent.
 template <class Layer>
 void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map = {}) {
   for (const NameRule& rule : map.rules) {
@@ -183,7 +180,8 @@ void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map =
   std::size_t parameters = 0;
   auto check = [&](std::string_view name, auto& parameter) {
     ++parameters;
-    static_cast<void>(parameter.value());  // throws now, not halfway through, when it was released
+    HEED_CHECK(!parameter.released(), ValueError, "heed::load_parameters: parameter ", detail::in_quotes(name),
+               " was released after packing; load parameters before release()");
     const detail::Sources sources = detail::find_sources(map, name);
     bool complete = true;
     for (const std::string& source : sources.names) {
@@ -212,8 +210,14 @@ void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map =
   layer.visit("", load);
 }
 
-/// Writes every parameter of a layer to a safetensors file under the layer's own names, so that load_parameters without
-/// a map reads it back to the last bit. Throws as save_safetensors does, and ValueError when a parameter was released.
+/// Loads every parameter of a layer from the file at `path`. Throws as SafeTensors::open() does, too.
+template <class Layer>
+void load_parameters(Layer& layer, const std::string& path, const NameMap& map = {}) {
+  load_parameters(layer, SafeTensors::open(path), map);
+}
+
+/// Writes every parameter of a layer to a safetensors file under its name in the layer; load_parameters() without a map
+/// restores the same bits. Throws as save_safetensors() does, and ValueError if a parameter was released.
 template <class Layer>
 void save_parameters(const Layer& layer, const std::string& path, const Metadata& metadata = {}) {
   std::vector<NamedTensor> tensors;

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Reading and writing safetensors files, the format in which weights are published.
+/// Reads and writes safetensors files, the common format of published weights.
 ///
 ///     const heed::SafeTensors file = heed::SafeTensors::open("model.safetensors");
 ///     const heed::Tensor<float, 2> weight = file.read<float, 2>("embeddings.weight");
@@ -37,13 +37,13 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// float, double, half, bfloat16.
+/// Floating-point types of tensors in files: float, double, half, bfloat16.
 template <class T>
 concept FloatElement = std::is_same_v<T, float> || std::is_same_v<T, double> || is_narrow_v<T>;
 
 namespace detail {
 
-/// f(S{}) with the C++ type of a stored type.
+/// Calls f(S{}) with the C++ type S of a stored type.
 template <class F>
 auto with_float_type(Dtype dtype, F&& f) {
   switch (dtype) {
@@ -79,7 +79,8 @@ auto with_integer_type(Dtype dtype, F&& f) {
   }
 }
 
-/// f(block, first, count) for blocks of elements copied out of bytes that need not be aligned. Ends when f is false.
+/// Calls f(block, first, count) for blocks of elements, copied since the bytes may be unaligned. Stops if f returns
+/// false.
 template <class S, class F>
 bool for_each_block(std::span<const std::byte> bytes, F&& f) {
   std::array<S, 512> block;
@@ -92,7 +93,7 @@ bool for_each_block(std::span<const std::byte> bytes, F&& f) {
   return true;
 }
 
-/// Whether every S is a T.
+/// True if T can represent every S.
 template <class S, class T>
 inline constexpr bool is_widening_v =
     std::is_same_v<S, T> || std::is_same_v<T, double> || (std::is_same_v<T, float> && is_narrow_v<S>);
@@ -102,7 +103,7 @@ bool is_infinite(T x) {
   return std::isinf(static_cast<double>(x));
 }
 
-/// The first finite element that T can only hold as infinity.
+/// The first finite element that would become infinite in T.
 template <class T, class S>
 std::optional<double> first_beyond(std::span<const std::byte> bytes) {
   std::optional<double> beyond;
@@ -119,35 +120,33 @@ std::optional<double> first_beyond(std::span<const std::byte> bytes) {
 
 }  // namespace detail
 
-/// A safetensors file, opened and checked. Reading from one object in several threads is fine.
+/// An open, validated safetensors file. Several threads may read from one object.
 class SafeTensors {
  public:
-  /// Maps the file into memory (or reads it, where the system can't map) and checks its whole header. Until the object
-  /// is gone, replace the file only by renaming another over it, as save_safetensors does; never shorten it in place.
-  /// Throws FormatError, whose text says what is wrong with which tensor, for a file that can't be opened, is cut
-  /// short, is inconsistent in any way, or holds a type that heed does not read.
+  /// Maps the file into memory (or reads it if mapping is not supported) and validates the header. While the object
+  /// exists, replace the file only by renaming another over it, as save_safetensors() does; never truncate it.
+  /// Throws FormatError, with the tensor and the reason, if the file cannot be opened, is truncated or inconsistent, or
+  /// contains a type that heed does not read.
   static SafeTensors open(const std::string& path) {
     detail::MappedFile file = detail::MappedFile::open(path);
     const std::span<const std::byte> bytes = file.bytes();
     return SafeTensors(std::move(file), bytes, path);
   }
-  /// The same for bytes in memory, which must outlive the object. `name` stands for the path in messages.
+  /// Reads bytes in memory, which must outlive the object. `name` replaces the path in messages. Throws as open() does.
   static SafeTensors from_memory(std::span<const std::byte> bytes, std::string_view name = "(memory)") {
     return SafeTensors({}, bytes, name);
   }
 
-  /// All tensors, in the order of their data.
+  /// The names of all tensors, in the order of their data.
   const std::vector<std::string>& names() const { return header_.names; }
-  /// Whether there is a tensor of this name.
+  /// True if there is a tensor of this name.
   bool contains(std::string_view name) const { return header_.tensors.find(name) != header_.tensors.end(); }
-  /// The free text that the writer added.
+  /// The free text that the writer of the file added.
   const Metadata& metadata() const { return header_.metadata; }
-  /// The path, between quotes, for messages.
+  /// The path in quotes, for messages.
   const std::string& file() const { return file_; }
 
-  // Each of these throws FormatError when there is no tensor of this name.
-
-  /// Type and shape. Throws FormatError when there is no tensor of this name.
+  /// Type and shape. Throws FormatError if there is no tensor of this name, as the functions below do.
   const TensorInfo& info(std::string_view name) const {
     const auto entry = header_.tensors.find(name);
     if (entry == header_.tensors.end()) {
@@ -160,15 +159,15 @@ class SafeTensors {
     }
     return entry->second;
   }
-  /// The stored type. Throws as info() does.
+  /// The stored type.
   Dtype dtype(std::string_view name) const { return info(name).dtype; }
-  /// The extents. Throws as info() does.
+  /// The extents.
   const std::vector<Index>& shape(std::string_view name) const { return info(name).shape; }
-  /// The tensor as stored: row-major, little endian, not necessarily aligned.
+  /// The stored bytes: row-major, little endian, possibly unaligned.
   std::span<const std::byte> bytes(std::string_view name) const { return bytes_of(info(name)); }
 
-  /// The tensor where it lies in the file, without a copy; nothing when it is stored as another type or not aligned
-  /// for T. The object must outlive the view. Throws FormatError when the rank differs.
+  /// A view of the tensor in the file, without a copy; nothing if it is stored as another type or not aligned for T.
+  /// The object must outlive the view. Throws FormatError if the rank differs.
   template <class T, int Rank>
   std::optional<TensorView<const T, Rank>> view(std::string_view name) const {
     static_assert(!std::is_same_v<T, bool>, "heed: the bytes of a BOOL are unchecked; use read_integers<bool, Rank>");
@@ -181,24 +180,23 @@ class SafeTensors {
     return TensorView<const T, Rank>(reinterpret_cast<const T*>(data), extents);
   }
 
-  /// A copy of the tensor, converted from the stored floating-point type to T: read<float, 2>("weight").
-  /// A tensor without dimensions reads as rank 1. Throws FormatError when the rank differs, the tensor holds integers,
-  /// or a finite number does not fit T.
+  /// Copies a tensor and converts it from the stored floating-point type to T: read<float, 2>("weight"). A scalar reads
+  /// as rank 1. Throws FormatError if the rank differs, the tensor contains integers, or a finite number exceeds T.
   template <FloatElement T, int Rank>
   Tensor<T, Rank> read(std::string_view name) const {
     Tensor<T, Rank> tensor(extents_of<Rank>(name, info(name)));
     read_into(name, std::span<T>(tensor.data(), static_cast<std::size_t>(tensor.size())));
     return tensor;
   }
-  /// The same into memory of the caller, in row-major order. Nothing is written when it throws; FormatError also when
-  /// `to` has another size than the tensor.
+  /// Copies a tensor into `to` in row-major order. Throws as read() does, and FormatError if `to` has another size;
+  /// nothing is written then.
   template <FloatElement T>
   void read_into(std::string_view name, std::span<T> to) const {
     const TensorInfo& tensor = info(name);
     require_readable<T>(name);
     HEED_CHECK(to.size() == element_count(tensor), FormatError, where(name), "has shape ",
-               detail::shape_text(tensor.shape), ", but is read into ", to.size(),
-               " elements; allocate as many as info(name).shape says");
+               detail::shape_text(tensor.shape), ", but `to` has ", to.size(),
+               " elements; allocate as many as info(name).shape requires");
     const std::span<const std::byte> bytes = bytes_of(tensor);
     detail::with_float_type(tensor.dtype, [&]<class S>(S) {
       if constexpr (std::is_same_v<S, T>) {
@@ -211,33 +209,33 @@ class SafeTensors {
       }
     });
   }
-  /// Throws the FormatError that read<T> would throw for this tensor whatever the rank.
+  /// Throws the FormatError that read<T>() would throw, except for a wrong rank.
   template <FloatElement T>
   void require_readable(std::string_view name) const {
     const TensorInfo& tensor = info(name);
     HEED_CHECK(is_float(tensor.dtype), FormatError, where(name), "holds ", to_string(tensor.dtype),
-               ", but floating-point numbers are asked for; read it with read_integers");
+               ", not floating-point numbers; read it with read_integers");
     const std::optional<double> beyond =
         detail::with_float_type(tensor.dtype, [&]<class S>(S) { return detail::first_beyond<T, S>(bytes_of(tensor)); });
     HEED_CHECK(!beyond, FormatError, where(name), "is ", to_string(tensor.dtype), " and holds ", *beyond, ", which ",
-               to_string(detail::dtype_of<T>()), " can't hold; read it as a wider type");
+               to_string(detail::dtype_of<T>()), " cannot represent; read it as a wider type");
   }
 
-  /// A copy of a tensor of integers or truth values: read_integers<int, 2>("position_ids").
-  /// Throws FormatError when the rank differs, the tensor holds floating-point numbers, or a value does not fit I.
+  /// Copies a tensor of integers or booleans: read_integers<int, 2>("position_ids"). Throws FormatError if the rank
+  /// differs, the tensor contains floating-point numbers, or a value exceeds I.
   template <std::integral I, int Rank>
   Tensor<I, Rank> read_integers(std::string_view name) const {
     const TensorInfo& tensor = info(name);
     Tensor<I, Rank> result(extents_of<Rank>(name, tensor));
     HEED_CHECK(!is_float(tensor.dtype), FormatError, where(name), "holds ", to_string(tensor.dtype),
-               ", but integers are asked for; read it with read");
+               ", not integers; read it with read");
     detail::with_integer_type(tensor.dtype, [&]<class S>(S) {
       detail::for_each_block<S>(bytes_of(tensor), [&](const S* block, std::size_t first, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {
           HEED_CHECK(tensor.dtype != Dtype::Bool || block[i] <= 1, FormatError, where(name), "is BOOL, but element ",
-                     first + i, " is ", block[i], "; only 0 and 1 are truth values");
+                     first + i, " is ", block[i], "; booleans are 0 or 1");
           HEED_CHECK(fits<I>(block[i]), FormatError, where(name), "holds ", block[i], " at element ", first + i,
-                     ", which the integer type asked for can't hold; ask for a wider one");
+                     ", which the requested integer type cannot represent; use a wider one");
           result.data()[first + i] = static_cast<I>(block[i]);
         }
         return true;
@@ -268,8 +266,7 @@ class SafeTensors {
   Extents<Rank> extents_of(std::string_view name, const TensorInfo& tensor) const {
     if (Rank == 1 && tensor.shape.empty()) return Extents<Rank>{1};
     HEED_CHECK(tensor.shape.size() == static_cast<std::size_t>(Rank), FormatError, where(name), "has shape ",
-               detail::shape_text(tensor.shape), ", but rank ", Rank, " is asked for; read it with rank ",
-               tensor.shape.size());
+               detail::shape_text(tensor.shape), ", not rank ", Rank, "; read it with rank ", tensor.shape.size());
     Extents<Rank> extents{};
     std::copy(tensor.shape.begin(), tensor.shape.end(), extents.begin());
     HEED_CHECK(
@@ -281,7 +278,7 @@ class SafeTensors {
 
   template <std::integral I, class S>
   static bool fits(S value) {
-    // As if both had infinitely many bits; std::in_range does not take bool.
+    // std::in_range does not accept bool.
     if constexpr (std::is_signed_v<S>) {
       if (value < 0) {
         return std::is_signed_v<I> && std::int64_t{value} >= static_cast<std::int64_t>(std::numeric_limits<I>::min());
@@ -296,15 +293,14 @@ class SafeTensors {
   std::span<const std::byte> data_;
 };
 
-/// A tensor under the name that it gets in a file: {"weight", tensor}. Borrows the memory of a Tensor, a view or a
-/// plain Eigen matrix, of any strides. Eigen's vectors become tensors of rank 1, matrices of rank 2.
+/// A tensor and its name in a file: {"weight", tensor}. Borrows the memory of a Tensor, a view or an Eigen matrix with
+/// any strides. Eigen vectors become tensors of rank 1, Eigen matrices tensors of rank 2.
 class NamedTensor {
  public:
-  /// The memory of x is borrowed until the tensor has been written.
+  /// x must outlive the object.
   template <TensorLike X>
   NamedTensor(std::string_view name, const X& x) : name_(name) {
-    static_assert(AnyTensor<X> || EigenDirect<X>,
-                  "heed: only what has memory can be saved; evaluate an Eigen expression into a matrix first");
+    static_assert(AnyTensor<X> || EigenDirect<X>, "heed: to save an Eigen expression, evaluate it into a matrix first");
     using T = scalar_of_t<X>;
     static_assert(FloatElement<T> || std::is_integral_v<T>);
     const auto view = view_of(x);
@@ -326,7 +322,7 @@ class NamedTensor {
   /// Type and shape.
   const TensorInfo& info() const { return info_; }
 
-  /// put(bytes, count) once or several times, until all elements were put in row-major order.
+  /// Calls put(bytes, count) until all elements have been passed in row-major order.
   template <class Put>
   void write(Put&& put) const {
     const std::size_t bytes = static_cast<std::size_t>(size_of(info_.dtype));
@@ -337,7 +333,7 @@ class NamedTensor {
       put(data_, total);
       return;
     }
-    // Row by row: an odometer over the leading dimensions, the last one gathered.
+    // Row by row: `at` counts through the leading dimensions, and the last dimension is gathered.
     const std::size_t last = info_.shape.size() - 1;
     std::vector<std::byte> row(static_cast<std::size_t>(info_.shape[last]) * bytes);
     std::vector<Index> at(last, 0);
@@ -363,25 +359,24 @@ class NamedTensor {
   bool is_contiguous_ = true;
 };
 
-/// Writes tensors to a file, each under its name and in its own type. The file appears under its path only when it is
-/// complete. Wider types come first, so that every tensor is aligned; equally wide ones keep their order.
-/// Throws ValueError for a name that is given twice, is "__metadata__" or not UTF-8, and FormatError when the file
-/// can't be written.
+/// Writes tensors to a file, without converting their types. The file is replaced atomically. Wider types come first,
+/// so that every tensor is aligned; tensors of equal width keep their order. Throws ValueError if a name occurs twice,
+/// is "__metadata__" or not UTF-8, and FormatError if the file cannot be written.
 inline void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                              const Metadata& metadata = {}) {
   constexpr const char* function = "heed::save_safetensors: ";
   std::set<std::string_view> names;
   for (const NamedTensor& tensor : tensors) {
     HEED_CHECK(detail::is_utf8(tensor.name()), ValueError, function, "the name ", detail::in_quotes(tensor.name()),
-               " is not valid UTF-8, which the format asks for");
+               " is not valid UTF-8, which the format requires");
     HEED_CHECK(tensor.name() != "__metadata__", ValueError, function,
-               "the format keeps the name \"__metadata__\" for itself; choose another");
+               "the format reserves the name \"__metadata__\"; choose another");
     HEED_CHECK(names.insert(tensor.name()).second, ValueError, function, "the name ", detail::in_quotes(tensor.name()),
-               " is given to two tensors; each needs its own");
+               " is given to two tensors; names must be unique");
   }
   for (const auto& [key, value] : metadata) {
     HEED_CHECK(detail::is_utf8(key) && detail::is_utf8(value), ValueError, function, "the metadata ",
-               detail::in_quotes(key), " is not valid UTF-8, which the format asks for");
+               detail::in_quotes(key), " is not valid UTF-8, which the format requires");
   }
 
   std::vector<const NamedTensor*> in_order;
@@ -399,7 +394,7 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
     const std::optional<std::uint64_t> bytes = detail::checked_bytes(info.dtype, info.shape);
     HEED_CHECK(bytes && end <= static_cast<std::uint64_t>(std::numeric_limits<Index>::max()) - *bytes, ValueError,
                function, "tensor ", detail::in_quotes(tensor->name()), " of shape ", detail::shape_text(info.shape),
-               " makes the file larger than 63 bits can count");
+               " makes the file larger than 63 bits can address");
     info.end = end += *bytes;
     listed.emplace_back(tensor->name(), std::move(info));
   }

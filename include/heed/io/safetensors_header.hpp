@@ -2,15 +2,15 @@
 #pragma once
 
 /// @file
-/// The header of a safetensors file: what it says about each tensor, its parser, its checks and its writer.
+/// Parses, checks and writes the header of a safetensors file.
 ///
 ///     8 bytes   N, the length of the header (little endian)
 ///     N bytes   JSON: {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets":
 ///               [0, 24]}}
 ///     the rest  the tensors, row-major and little endian, without gaps; offsets count from here
 ///
-/// Files are hostile. The parser reads just this grammar and no other JSON, so that its depth is bounded by its code,
-/// and every length is checked before it is used.
+/// Files may be malicious. The parser accepts only this grammar and no other JSON, so that its recursion depth is
+/// bounded, and every length is checked before use.
 
 #include <algorithm>
 #include <array>
@@ -30,12 +30,13 @@
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/scalar.hpp>
+#include <heed/io/json.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 static_assert(std::endian::native == std::endian::little,
-              "heed reads safetensors files, which are little endian, on little-endian machines only");
+              "heed reads safetensors files, which are little endian, only on little-endian machines");
 
 /// The element types of safetensors files that heed reads and writes.
 enum class Dtype { F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, Bool };
@@ -78,22 +79,22 @@ constexpr Dtype dtype_of() {
 
 }  // namespace detail
 
-/// The name of a type as files spell it: "BF16".
+/// The name of a type in files, such as "BF16".
 constexpr std::string_view to_string(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].name; }
-/// The bytes of one element.
+/// The size of one element in bytes.
 constexpr std::uint64_t size_of(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].bytes; }
-/// Whether elements of the type are floating-point numbers.
+/// True for floating-point types.
 constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::BF16; }
 
-/// What a file says about one tensor.
+/// The type, the shape and the position of one tensor in a file.
 struct TensorInfo {
-  Dtype dtype = Dtype::F32;  ///< of the elements
-  std::vector<Index> shape;  ///< empty for a single number
-  /// The tensor's bytes, [begin, end), counted from the start of the data.
-  std::uint64_t begin = 0, end = 0;
+  Dtype dtype = Dtype::F32;  ///< type of the elements
+  std::vector<Index> shape;  ///< extents; empty for a scalar
+  std::uint64_t begin = 0;   ///< first byte, counted from the start of the data
+  std::uint64_t end = 0;     ///< one past the last byte
 };
 
-/// The free text of a file: key and value.
+/// Free text in a file, by key.
 using Metadata = std::map<std::string, std::string, std::less<>>;
 
 namespace detail {
@@ -119,7 +120,7 @@ struct SafeTensorsHeader {
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr std::size_t kMaxTensorRank = 64;
 
-/// The bytes of a tensor, or nothing where they don't fit 63 bits.
+/// The size of a tensor in bytes, or nothing if it exceeds 63 bits.
 inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector<Index>& shape) {
   std::uint64_t bytes = size_of(dtype);
   bool empty = false;
@@ -133,8 +134,8 @@ inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector
   return empty ? 0 : bytes;
 }
 
-/// Reads the JSON text of a header. Every failure is a FormatError that names the file (given as it shall appear), the
-/// tensor, the field, the byte, what was expected and what was found.
+/// Parses the JSON text of a header. Every failure is a FormatError that names the file (as passed), the tensor, the
+/// field and the byte, and says what was expected and what was found.
 class HeaderParser {
  public:
   HeaderParser(std::string_view json, std::string_view file) : text_(json), file_(file) {}
@@ -153,7 +154,7 @@ class HeaderParser {
         tensor_ = name;
         in_tensor_ = true;
         const auto [entry, is_new] = header.tensors.try_emplace(std::move(name));
-        if (!is_new) fail("this name appears twice, which leaves open which of the two is meant");
+        if (!is_new) fail("this name appears twice");
         entry->second = parse_tensor();
         in_tensor_ = false;
       }
@@ -249,16 +250,16 @@ class HeaderParser {
     expect(']');
   }
 
-  /// A non-negative integer that fits 63 bits.
+  /// A non-negative integer that fits an Index.
   std::uint64_t integer() {
     if (!is_digit()) fail("expected a non-negative integer, found ", found());
-    constexpr auto largest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    constexpr auto largest = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
     const bool leading_zero = peek() == '0';
     std::uint64_t value = static_cast<std::uint64_t>(text_[at_++] - '0');
     while (is_digit()) {
       const auto digit = static_cast<std::uint64_t>(peek() - '0');
       if (leading_zero) fail("a number must not begin with 0, found another digit");
-      if (value > (largest - digit) / 10) fail("a number is larger than 9223372036854775807");
+      if (value > (largest - digit) / 10) fail("a number is larger than ", largest);
       value = 10 * value + digit;
       ++at_;
     }
@@ -323,7 +324,7 @@ class HeaderParser {
   void skip_space() {
     while (peek() == ' ' || peek() == '\t' || peek() == '\n' || peek() == '\r') ++at_;
   }
-  /// The next byte; 0, which the grammar has nowhere, at the end.
+  /// The next byte; at the end 0, which occurs nowhere in the grammar.
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   bool is_digit() const { return peek() >= '0' && peek() <= '9'; }
   bool accept(char c) {
@@ -351,8 +352,8 @@ class HeaderParser {
   std::string_view field_;
 };
 
-/// Checks that the tensors cover `data_bytes` bytes without overlap, gap or rest, and puts their names in the order of
-/// the data.
+/// Checks that the tensors cover `data_bytes` bytes without overlaps, gaps or a rest, and orders their names by
+/// position.
 inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, std::string_view file) {
   std::vector<const std::pair<const std::string, TensorInfo>*> in_order;
   in_order.reserve(header.tensors.size());
@@ -395,10 +396,10 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   HEED_CHECK(covered == data_bytes, FormatError, "heed::SafeTensors: file ", file, ": the tensors end at byte ",
              covered, " of the data",
              header.names.empty() ? std::string() : " (the last one is " + in_quotes(header.names.back()) + ")",
-             ", but there are ", data_bytes, " bytes; what is left over belongs to no tensor");
+             ", but there are ", data_bytes, " bytes; those left over belong to no tensor");
 }
 
-/// A sentence about what a file is that is not safetensors, empty for no idea.
+/// A sentence about the probable format of a file that is not safetensors; empty if unknown.
 inline std::string_view guess_other_format(std::string_view bytes) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 6> known{{
       {"GGUF", "; this is a GGUF file, convert it to safetensors"},
@@ -414,7 +415,7 @@ inline std::string_view guess_other_format(std::string_view bytes) {
   return {};
 }
 
-/// The header of a file given as bytes, and where its data begins.
+/// Parses the header of a file and returns it with the position of the data.
 inline std::pair<SafeTensorsHeader, std::uint64_t> read_header(std::string_view bytes, std::string_view file) {
   HEED_CHECK(bytes.size() >= 8, FormatError, "heed::SafeTensors: file ", file, " has ", bytes.size(),
              " bytes, but the length of the header alone takes 8; the file is cut short or no safetensors file",
@@ -432,51 +433,22 @@ inline std::pair<SafeTensorsHeader, std::uint64_t> read_header(std::string_view 
   return {std::move(header), 8 + length};
 }
 
-/// A JSON string with its quotes. The text is valid UTF-8.
-inline std::string json_string(std::string_view text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      json += '\\';
-      json += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      constexpr std::string_view digits = "0123456789abcdef";
-      json += "\\u00";
-      json += digits[static_cast<unsigned char>(c) >> 4];
-      json += digits[static_cast<unsigned char>(c) & 15];
-    } else {
-      json += c;
-    }
-  }
-  return json += '"';
-}
-
-/// The length and the JSON of a header whose tensors are listed in the order of the data, padded to a multiple of 8.
+/// The length and the JSON of a header, padded to a multiple of 8 bytes. The tensors are in the order of the data.
 inline std::string write_header(const std::vector<std::pair<std::string_view, TensorInfo>>& tensors,
                                 const Metadata& metadata) {
-  std::string json = "{";
-  const auto member = [&](std::string_view name) {
-    if (json.back() != '{') json += ',';
-    json += json_string(name);
-    json += ':';
-  };
+  JsonWriter writer;
+  writer.open('{');
   if (!metadata.empty()) {
-    member("__metadata__");
-    json += '{';
-    for (const auto& [key, value] : metadata) {
-      member(key);
-      json += json_string(value);
-    }
-    json += '}';
+    writer.key("__metadata__").open('{');
+    for (const auto& [key, value] : metadata) writer.key(key).value(value);
+    writer.close('}');
   }
   for (const auto& [name, info] : tensors) {
-    member(name);
-    json += "{\"dtype\":\"";
-    json += to_string(info.dtype);
-    json += concat("\",\"shape\":[", join_numbers(info.shape, ","), "],\"data_offsets\":[", info.begin, ",", info.end,
-                   "]}");
+    writer.key(name).open('{').key("dtype").value(to_string(info.dtype)).key("shape").open('[');
+    for (const auto extent : info.shape) writer.value(extent);
+    writer.close(']').key("data_offsets").open('[').value(info.begin).value(info.end).close(']').close('}');
   }
-  json += '}';
+  std::string json = writer.close('}').take();
   json.append((8 - json.size() % 8) % 8, ' ');
   std::string header;
   for (int i = 0; i < 8; ++i) header += static_cast<char>(static_cast<unsigned char>(json.size() >> 8 * i & 0xFF));

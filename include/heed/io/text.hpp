@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Text that comes from elsewhere: UTF-8, names shown in messages, name patterns with '*'.
+/// Functions for untrusted text: UTF-8, names in messages, and name patterns with '*'.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,13 +16,14 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// A decoded UTF-8 code point.
 struct CodePoint {
   std::uint32_t value = 0;
-  /// Bytes it takes; 0 where the text is not valid UTF-8.
-  std::size_t length = 0;
+  std::size_t length = 0;  ///< in bytes; 0 if the text is not valid UTF-8
 };
 
-/// The code point at the start of a text that is not empty. Strict: no overlong forms, no surrogates, at most U+10FFFF.
+/// Decodes the code point at the start of a non-empty text. Overlong forms, surrogates and values above U+10FFFF are
+/// invalid.
 inline CodePoint decode_utf8(std::string_view text) {
   const auto byte = [&](std::size_t i) -> std::uint32_t { return static_cast<unsigned char>(text[i]); };
   const std::uint32_t first = byte(0);
@@ -68,8 +69,8 @@ inline bool is_utf8(std::string_view text) {
   return true;
 }
 
-/// A name from a file in quotes, fit for a message: control characters and broken UTF-8 as '?', a name beyond
-/// `longest` bytes cut short.
+/// Quotes a name from a file for a message. Control characters and invalid UTF-8 become '?'; a name of more than
+/// `longest` bytes is cut.
 inline std::string in_quotes(std::string_view name, std::size_t longest = 100) {
   std::string text = "\"";
   while (!name.empty()) {
@@ -87,8 +88,8 @@ inline std::string in_quotes(std::string_view name, std::size_t longest = 100) {
   return text += '"';
 }
 
-/// Whether `name` has the form of `pattern`, in which each '*' stands for any text, also none; the shortest that fits,
-/// from left to right. `parts`, if given, becomes what the stars stand for.
+/// True if `name` matches `pattern`, in which each '*' matches any text, from left to right as little as possible. If
+/// `parts` is given, it receives the texts that the stars match.
 inline bool matches(std::string_view pattern, std::string_view name, std::vector<std::string_view>* parts = nullptr) {
   if (parts) parts->clear();
   std::size_t star = pattern.find('*');
@@ -110,7 +111,7 @@ inline bool matches(std::string_view pattern, std::string_view name, std::vector
   }
 }
 
-/// The pattern with its stars replaced by `parts`, in order; there are at least as many parts as stars.
+/// Replaces the stars of a pattern by `parts`, in order. Requires at least as many parts as stars.
 inline std::string substitute(std::string_view pattern, const std::vector<std::string_view>& parts) {
   std::string text;
   std::size_t next = 0;

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// The everyday masks: NoMask, Causal, Window, Padding, DocumentMask. All of them are exact ranges.
+/// The common masks: NoMask, Causal, Window, Padding, DocumentMask. Ranges alone describe each of them.
 
 #include <algorithm>
 #include <optional>
@@ -13,39 +13,41 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Every query sees every key.
+/// Hides nothing: every query sees every key.
 struct NoMask : MaskBase {
+  /// The visible keys.
   KeyRange range(int, int, int) const { return kAllKeys; }
 };
 
-/// Where query q stands among the keys; what Causal, Window and Strided need to know when Lq != Lk.
+/// Maps queries to positions among the keys. Causal, Window and Strided need one when Lq != Lk.
 class Alignment {
  public:
-  /// Position q; a call with Lq != Lk is refused, since the two readings differ there.
+  /// Query q has position q. bind() throws if Lq != Lk, since top-left and bottom-right then differ.
   Alignment() = default;
-  /// Position q: the first query stands at the first key.
+  /// Query q has position q: the first query is aligned with the first key.
   static Alignment top_left() { return Alignment(Kind::TopLeft); }
-  /// Position q + Lk - Lq: the last query stands at the last key, as with a key cache.
+  /// Query q has position q + Lk - Lq: the last query is aligned with the last key, as with a key cache.
   static Alignment bottom_right() { return Alignment(Kind::BottomRight); }
-  /// Position first[b] + q: caches that differ in length from sample to sample.
+  /// Query q of sample b has position first[b] + q: for caches whose lengths differ between samples.
   static Alignment from(IntSpan first) {
     Alignment a(Kind::From);
     a.first_ = first;
     return a;
   }
 
-  /// Where query q of sample b stands among the keys; of a bound alignment.
+  /// The position of query q of sample b among the keys. Requires a bound alignment.
   Index position(int b, int q) const { return Index{q} + (first_ ? Index{(*first_)[b]} : offset_); }
 
-  /// Fixes the offset for a call. For messages: the name of the mask or modifier, and of the class whose functions name
-  /// the alignment, when that is another one.
+  /// Returns the alignment for calls of this shape. Throws ValueError if Lq != Lk and no alignment was chosen, or for a
+  /// negative position; ShapeError unless from() has B positions. Messages name the mask or modifier `name`, and
+  /// `namer`, the class whose functions choose the alignment, if that is another one.
   Alignment bind(const AttentionShape& s, const char* name, const char* namer = nullptr) const {
     if (!namer) namer = name;
     Alignment bound = *this;
     switch (kind_) {
       case Kind::Square:
         HEED_CHECK(s.Lq == s.Lk, ValueError, "heed::", name, ": Lq = ", s.Lq, " but Lk = ", s.Lk,
-                   "; name the alignment: ", namer, "::top_left (query 0 at key 0), ", namer,
+                   "; choose an alignment: ", namer, "::top_left (query 0 at key 0), ", namer,
                    "::bottom_right (last query at last key), or ", namer, "::from (first position of each sample)");
         break;
       case Kind::TopLeft:
@@ -74,18 +76,24 @@ class Alignment {
   std::optional<IntSpan> first_;
 };
 
-/// A query sees the keys up to its own position.
+/// A query sees the keys at its position and before it.
 ///
-/// Causal{} needs Lq = Lk. Otherwise the alignment is named: Causal::top_left(), Causal::bottom_right(), or
-/// Causal::from(first_position_of_each_sample); binding it to a call without one throws ValueError.
+/// Causal{} requires Lq = Lk and otherwise throws ValueError. For Lq != Lk choose an alignment: Causal::top_left(),
+/// Causal::bottom_right(), or Causal::from(first_position_of_each_sample).
 class Causal : public MaskBase {
  public:
+  /// For Lq = Lk.
   Causal() = default;
+  /// Query q sees keys 0, ..., q.
   static Causal top_left() { return Causal(Alignment::top_left()); }
+  /// Query q sees keys 0, ..., q + Lk - Lq.
   static Causal bottom_right() { return Causal(Alignment::bottom_right()); }
+  /// Query q of sample b sees keys 0, ..., first[b] + q. The list is borrowed.
   static Causal from(IntSpan first) { return Causal(Alignment::from(first)); }
 
+  /// The visible keys.
   KeyRange range(int b, int, int q) const { return {0, alignment_.position(b, q) + 1}; }
+  /// Throws as Alignment::bind() does.
   Causal bind(const AttentionShape& shape) const { return Causal(alignment_.bind(shape, "Causal")); }
 
  private:
@@ -93,50 +101,59 @@ class Causal : public MaskBase {
   Alignment alignment_;
 };
 
-/// A query sees its own position, `left` keys before it and `right` keys after it (Beltagy et al., Longformer, 2020).
-/// W keys in total, looking back only, are Window(W - 1, 0). Alignment as Causal.
+/// A query sees the key at its position, `left` keys before it and `right` keys after it (Beltagy et al., Longformer,
+/// 2020). A window of W keys that looks back only is Window(W - 1, 0). Choose an alignment as for Causal.
 class Window : public MaskBase {
  public:
-  /// Throws ValueError for a negative number of keys.
-  Window(int left, int right) : Window(left, right, Alignment()) {}
-  static Window top_left(int left, int right) { return Window(left, right, Alignment::top_left()); }
-  static Window bottom_right(int left, int right) { return Window(left, right, Alignment::bottom_right()); }
-  static Window from(IntSpan first, int left, int right) { return Window(left, right, Alignment::from(first)); }
+  /// For Lq = Lk. Throws ValueError if left or right is negative, as the other functions do.
+  Window(Index left, Index right) : Window(left, right, Alignment()) {}
+  /// Query q has position q.
+  static Window top_left(Index left, Index right) { return Window(left, right, Alignment::top_left()); }
+  /// Query q has position q + Lk - Lq.
+  static Window bottom_right(Index left, Index right) { return Window(left, right, Alignment::bottom_right()); }
+  /// Query q of sample b has position first[b] + q. The list is borrowed.
+  static Window from(IntSpan first, Index left, Index right) { return Window(left, right, Alignment::from(first)); }
 
+  /// The visible keys.
   KeyRange range(int b, int, int q) const {
     const Index p = alignment_.position(b, q);
     return {p - left_, p + right_ + 1};
   }
+  /// Throws as Alignment::bind() does.
   Window bind(const AttentionShape& shape) const { return Window(left_, right_, alignment_.bind(shape, "Window")); }
 
  private:
-  Window(int left, int right, Alignment alignment) : left_(left), right_(right), alignment_(alignment) {
+  // A window wider than kAllKeys is the same mask, and its sums do not overflow.
+  Window(Index left, Index right, Alignment alignment)
+      : left_(std::min(left, kAllKeys.end)), right_(std::min(right, kAllKeys.end)), alignment_(alignment) {
     HEED_CHECK(left >= 0 && right >= 0, ValueError, "heed::Window: left = ", left, " and right = ", right,
-               " count keys besides the own one and can't be negative");
+               " exclude the query's own position and must be non-negative");
   }
-  int left_, right_;
+  Index left_, right_;
   Alignment alignment_;
 };
 
-/// The real keys of each sample; the rest is padding. The lists are borrowed and must live through the call.
+/// Hides the padding of each sample. The lists are borrowed and must outlive every call that uses the mask.
 class Padding : public MaskBase {
  public:
-  /// Sample b has keys 0, ..., lengths[b] - 1.
+  /// The keys of sample b are 0, ..., lengths[b] - 1; the rest is padding.
   explicit Padding(IntSpan lengths) : end_(lengths) {}
-  /// Sample b has keys begin[b], ..., end[b] - 1: left padding.
+  /// The keys of sample b are begin[b], ..., end[b] - 1, for padding on the left.
   Padding(IntSpan begin, IntSpan end) : begin_(begin), end_(end) {}
-  /// Sample b has `queries[b]` queries and `keys[b]` keys: padded queries see nothing, so their output is 0.
+  /// Sample b has queries[b] queries and keys[b] keys. Padded queries see nothing, so their output is 0.
   static Padding queries_and_keys(IntSpan queries, IntSpan keys) {
     Padding padding(keys);
     padding.queries_ = queries;
     return padding;
   }
 
+  /// The visible keys.
   KeyRange range(int b, int, int q) const {
     if (queries_ && q >= (*queries_)[b]) return {};
     return {begin_ ? (*begin_)[b] : 0, end_[b]};
   }
-  /// Throws ShapeError unless there is one entry a sample, ValueError for an entry outside [0, Lk] (or [0, Lq]).
+  /// Throws ShapeError unless each list has B entries, ValueError for an entry outside [0, Lk] ([0, Lq] for queries) or
+  /// a begin beyond its end.
   Padding bind(const AttentionShape& s) const {
     check(end_, s.B, s.Lk, "keys", "Lk");
     if (begin_) {
@@ -156,7 +173,7 @@ class Padding : public MaskBase {
                "; give one for each sample");
     for (int b = 0; b < B; ++b) {
       HEED_CHECK(list[b] >= 0 && list[b] <= limit, ValueError, "heed::Padding: entry ", list[b], " for ", what,
-                 " of sample ", b, " lies outside 0 to ", letter, " = ", limit);
+                 " of sample ", b, " must be between 0 and ", letter, " = ", limit);
     }
   }
   std::optional<IntSpan> begin_;
@@ -164,24 +181,25 @@ class Padding : public MaskBase {
   std::optional<IntSpan> queries_;
 };
 
-/// Sequences of different lengths one after the other, without padding: sequence i holds positions offsets[i], ...,
-/// offsets[i + 1] - 1, and sees itself only. offsets begins with 0, never falls, and ends with the length.
-/// DocumentMask(offsets) & Causal{} is causal inside each sequence. The lists are borrowed.
+/// Separates sequences that are concatenated without padding: positions offsets[i], ..., offsets[i + 1] - 1 are
+/// sequence i, and each sequence attends to itself only. The offsets start at 0, never decrease, and end at the length.
+/// DocumentMask(offsets) & Causal{} is causal within each sequence. The lists are borrowed.
 class DocumentMask : public MaskBase {
  public:
-  /// Self-attention.
+  /// For self-attention.
   explicit DocumentMask(IntSpan offsets) : queries_(offsets), keys_(offsets) {}
-  /// Cross-attention: query sequence i sees key sequence i.
+  /// For cross-attention: query sequence i attends to key sequence i.
   DocumentMask(IntSpan query_offsets, IntSpan key_offsets) : queries_(query_offsets), keys_(key_offsets) {}
 
+  /// The visible keys.
   KeyRange range(int, int, int q) const {
     const int i = static_cast<int>(std::upper_bound(queries_.begin(), queries_.end(), q) - queries_.begin()) - 1;
     return {keys_[i], keys_[i + 1]};
   }
-  /// Throws ShapeError or ValueError when the offsets don't describe Lq queries and Lk keys.
+  /// Throws ShapeError unless both lists have the same size, ValueError unless they partition Lq queries and Lk keys.
   DocumentMask bind(const AttentionShape& s) const {
     HEED_CHECK(queries_.size() == keys_.size(), ShapeError, "heed::DocumentMask: ", queries_.size(),
-               " query offsets but ", keys_.size(), " key offsets; both need one more than there are sequences");
+               " query offsets but ", keys_.size(), " key offsets; give one more than there are sequences to both");
     check(queries_, s.Lq, "query", "Lq");
     check(keys_, s.Lk, "key", "Lk");
     return *this;
@@ -190,11 +208,11 @@ class DocumentMask : public MaskBase {
  private:
   static void check(IntSpan offsets, int length, const char* what, const char* letter) {
     HEED_CHECK(offsets.size() >= 1 && offsets[0] == 0 && offsets[offsets.size() - 1] == length, ValueError,
-               "heed::DocumentMask: ", what, " offsets must begin with 0 and end with ", letter, " = ", length,
+               "heed::DocumentMask: ", what, " offsets must start at 0 and end at ", letter, " = ", length,
                "; there are ", offsets.size(), offsets.size() ? ", the last is " : "",
                offsets.size() ? offsets[offsets.size() - 1] : 0);
     HEED_CHECK(std::is_sorted(offsets.begin(), offsets.end()), ValueError, "heed::DocumentMask: ", what,
-               " offsets must not fall");
+               " offsets must not decrease");
   }
   IntSpan queries_, keys_;
 };

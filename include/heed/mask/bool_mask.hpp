@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// A boolean for every pair of query and key.
+/// BoolMask: a mask from a boolean matrix.
 
 #include <cstdint>
 #include <type_traits>
@@ -15,23 +15,26 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// A boolean matrix (Lq, Lk), or (B, H, Lq, Lk) where any extent may be 1 and is then broadcast. What true means is in
-/// the name: BoolMask::keep(m), true = may attend; BoolMask::ignore(m), true = hidden. The memory is borrowed.
+/// A boolean matrix (Lq, Lk), or (B, H, Lq, Lk) where extents of 1 are broadcast. The function that makes it says what
+/// true means: visible for BoolMask::keep(m), hidden for BoolMask::ignore(m). The memory is borrowed.
 class BoolMask : public MaskBase {
  public:
-  /// True (or not 0) where the query may attend. m: Eigen matrix, Tensor or view of bool or unsigned char.
+  /// Keys are visible where m is true (or not 0). m: an Eigen matrix, Tensor or view of bool or unsigned char.
   template <class M>
   requires TensorLike<std::remove_reference_t<M>>
   static BoolMask keep(M&& m) {
     return BoolMask(view<M>(m), false);
   }
-  /// True (or not 0) where the key is hidden, as PyTorch's nn.MultiheadAttention reads its masks.
+  /// Keys are hidden where m is true (or not 0), the convention of PyTorch's nn.MultiheadAttention.
   template <class M>
   requires TensorLike<std::remove_reference_t<M>>
   static BoolMask ignore(M&& m) {
     return BoolMask(view<M>(m), true);
   }
 
+  /// @{
+  /// The interface of a mask, see mask/concept.hpp. bind() throws ShapeError unless each extent equals that of the call
+  /// or is 1.
   KeyRange range(int, int, int) const { return kAllKeys; }
   bool visible(int b, int h, int q, int k) const { return (row(b, h, q)[k * strides_[3]] != 0) != ignore_; }
   std::uint64_t word(int b, int h, int q, int k, int n) const {
@@ -40,7 +43,6 @@ class BoolMask : public MaskBase {
     for (int i = 0; i < n; ++i) bytes[i] = (from[i * strides_[3]] != 0) != ignore_;
     return detail::pack_bits(bytes);
   }
-  /// Throws ShapeError unless each extent fits the call or is 1.
   BoolMask bind(const AttentionShape& s) const {
     const Extents<4> wanted{s.B, s.H, s.Lq, s.Lk};
     BoolMask bound = *this;
@@ -51,6 +53,7 @@ class BoolMask : public MaskBase {
     }
     return bound;
   }
+  /// @}
 
  private:
   template <class M>
@@ -59,12 +62,12 @@ class BoolMask : public MaskBase {
     using Element = scalar_of_t<Plain>;
     static_assert(
         std::is_same_v<Element, bool> || std::is_same_v<Element, unsigned char>,
-        "heed::BoolMask holds bool or unsigned char; a matrix of numbers to add to the scores is a bias, not a mask");
+        "heed::BoolMask takes bool or unsigned char; for numbers that are added to the scores use heed::Bias");
     static_assert(AnyTensor<Plain> || EigenDirect<Plain>,
                   "heed::BoolMask borrows memory: evaluate the expression into a matrix first");
     constexpr bool owns = !detail::is_view_v<Plain>;
     static_assert(std::is_lvalue_reference_v<M> || !owns,
-                  "heed::BoolMask borrows memory: this temporary would be gone; give it a name");
+                  "heed::BoolMask borrows memory: store this temporary in a variable first");
     static_assert(rank_of_v<Plain> == 2 || rank_of_v<Plain> == 4, "heed::BoolMask takes (Lq, Lk) or (B, H, Lq, Lk)");
     return detail::with_rank<4>(TensorView<const Element, rank_of_v<Plain>>(view_of(m)));
   }

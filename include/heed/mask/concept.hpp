@@ -2,22 +2,28 @@
 #pragma once
 
 /// @file
-/// What a mask is. A mask says, for each query, which keys are visible; it selects and never adds numbers to scores.
+/// The Mask concept and its operators. A mask selects the keys that each query sees; it never adds numbers to scores.
 ///
-/// A mask derives from MaskBase and gives
-///   KeyRange range(int b, int h, int q) const          the visible keys are in [begin, end); required
-///   bool visible(int b, int h, int q, int k) const     which of them; without it, all
-///   std::uint64_t word(int b, int h, int q, int k, int n) const
-///                                                      for speed: bit i tells visible(b, h, q, k + i), n <= 64 keys
-///   Index next(int b, int h, int q, Index k) const     for speed: from k on, no key before this one is visible
-///   auto bind(const AttentionShape&) const             checks the mask against a call, returns the mask to use for it
-/// Only `range` is required. `a & b` intersects, `a | b` unites, `!a` complements (g++ -Wall wants `(!a) & b`);
-/// heed::mask(f) makes one of a function.
+/// To write a mask, derive from MaskBase and define range(), and any of the others, for query q and key k of head h and
+/// sample b:
+///
+///     KeyRange range(int b, int h, int q) const;                    // the visible keys are in [begin, end)
+///     bool visible(int b, int h, int q, int k) const;               // key k of the range is visible; default: true
+///     std::uint64_t word(int b, int h, int q, int k, int n) const;  // bit i: visible(b, h, q, k + i), i < n <= 64
+///     Index next(int b, int h, int q, Index k) const;               // a key >= k; none from k up to it is visible
+///     bool exact() const;                                           // all keys of the ranges are visible
+///     auto bind(const AttentionShape&) const;                       // the mask to use for a call, or an exception
+///
+/// word() and next() make masks faster. exact() is for masks like AnyMask that have visible() but may not need it.
+///
+/// `a & b` intersects, `a | b` unites, `!a` complements (g++ -Wall asks for parentheses: `(!a) & b`), and heed::mask(f)
+/// makes a mask from a function.
 
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <ranges>
 #include <type_traits>
 #include <utility>
@@ -29,32 +35,40 @@ HEED_NAMESPACE_BEGIN
 
 /// The extents of one attention call: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv).
 struct AttentionShape {
-  int B = 0, H = 0, G = 0, Lq = 0, Lk = 0, Dk = 0, Dv = 0;  ///< the extents, by their letters
+  int B = 1;   ///< batch
+  int H = 1;   ///< query heads
+  int G = 1;   ///< key/value heads; H % G == 0
+  int Lq = 0;  ///< queries
+  int Lk = 0;  ///< keys
+  int Dk = 1;  ///< width of a query or key head
+  int Dv = 1;  ///< width of a value head
 };
 
-/// Keys [begin, end). May reach beyond the keys that exist; empty when end <= begin.
+/// Keys [begin, end). May extend beyond the existing keys; empty if end <= begin.
 struct KeyRange {
-  Index begin = 0, end = 0;
-  /// Whether key k lies in the range.
+  Index begin = 0;  ///< the first key
+  Index end = 0;    ///< one past the last key
+  /// True if key k is in the range.
   constexpr bool contains(Index k) const { return begin <= k && k < end; }
 };
 
-/// Every key there is.
-inline constexpr KeyRange kAllKeys{0, Index{1} << 40};
+/// All keys.
+inline constexpr KeyRange kAllKeys{0, std::numeric_limits<Index>::max() / 2};
 
-/// Masks derive from it, so that `&`, `|` and `!` are found for them and for nothing else.
+/// Base class of all masks. It limits the operators `&`, `|` and `!` to masks.
 struct MaskBase {};
 
+/// A type that derives from MaskBase and has range().
 template <class M>
 concept Mask = std::derived_from<std::remove_cvref_t<M>, MaskBase> && requires(const M& m, int i) {
   { m.range(i, i, i) } -> std::convertible_to<KeyRange>;
 };
 
-/// A mask whose range is the whole truth.
+/// A mask fully described by its range.
 template <class M>
 concept RangeMask = Mask<M> && !requires(const M& m, int i) { m.visible(i, i, i, i); };
 
-/// Whether key k is visible to query q of head h of sample b.
+/// True if key k is visible to query q of head h of sample b.
 template <Mask M>
 constexpr bool is_visible(const M& m, int b, int h, int q, int k) {
   if (!m.range(b, h, q).contains(k)) return false;
@@ -64,7 +78,7 @@ constexpr bool is_visible(const M& m, int b, int h, int q, int k) {
     return m.visible(b, h, q, k);
 }
 
-/// The mask that serves a call of this shape; throws what the mask finds wrong with it.
+/// The mask to use for a call of this shape. Throws as the bind() of the mask does.
 template <Mask M>
 auto bind(const M& m, [[maybe_unused]] const AttentionShape& shape) {
   if constexpr (requires { m.bind(shape); })
@@ -79,12 +93,12 @@ namespace detail {
 constexpr std::uint64_t low_bits(Index n) {
   return n >= 64 ? ~std::uint64_t{0} : n <= 0 ? 0 : (std::uint64_t{1} << n) - 1;
 }
-/// Bit i tells whether k + i lies in the range; n <= 64 keys.
+/// Bit i is set if k + i is in the range, i < n <= 64.
 constexpr std::uint64_t range_word(KeyRange r, int k, int n) {
   return low_bits(std::min<Index>(r.end - k, n)) & ~low_bits(std::min<Index>(r.begin - k, n));
 }
 
-/// 64 bytes of 0 or 1 as the bits of a word.
+/// Packs 64 bytes of 0 or 1 into the bits of a word.
 inline std::uint64_t pack_bits(const unsigned char (&bytes)[64]) {
   std::uint64_t word = 0;
   for (int i = 0; i < 64; i += 8) {
@@ -95,7 +109,7 @@ inline std::uint64_t pack_bits(const unsigned char (&bytes)[64]) {
   return word;
 }
 
-/// visible() of n keys from k on, without regard to the range.
+/// visible() of n keys from k on, one bit each, valid only inside the range.
 template <Mask M>
 std::uint64_t visible_word(const M& m, int b, int h, int q, int k, int n) {
   if constexpr (RangeMask<M>) {
@@ -108,7 +122,7 @@ std::uint64_t visible_word(const M& m, int b, int h, int q, int k, int n) {
     return pack_bits(bytes);
   }
 }
-/// is_visible() of n keys from k on.
+/// is_visible() of n keys from k on, one bit each.
 template <Mask M>
 std::uint64_t truth_word(const M& m, int b, int h, int q, int k, int n) {
   const std::uint64_t in_range = range_word(m.range(b, h, q), k, n);
@@ -118,7 +132,16 @@ std::uint64_t truth_word(const M& m, int b, int h, int q, int k, int n) {
     return in_range ? in_range & visible_word(m, b, h, q, k, n) : 0;
 }
 
-/// Of the keys from k on none before this one is visible.
+/// True if the ranges of m describe it completely. An AnyMask knows that only at run time.
+template <Mask M>
+constexpr bool is_exact(const M& m) {
+  if constexpr (requires { m.exact(); })
+    return m.exact();
+  else
+    return RangeMask<M>;
+}
+
+/// A key >= k such that query q sees none of the keys from k up to it.
 template <Mask M>
 constexpr Index next_candidate(const M& m, int b, int h, int q, Index k) {
   const KeyRange r = m.range(b, h, q);
@@ -132,13 +155,16 @@ constexpr Index next_candidate(const M& m, int b, int h, int q, Index k) {
 
 }  // namespace detail
 
-/// Visible where both are.
+/// The result of a & b: a key is visible if both masks show it.
 template <Mask A, Mask B>
 struct And : MaskBase {
-  A a;
-  B b;
+  A a;  ///< the left operand
+  B b;  ///< the right operand
+  /// Copies both masks.
   And(A first, B second) : a(std::move(first)), b(std::move(second)) {}
 
+  /// @{
+  /// The interface of a mask.
   KeyRange range(int sample, int h, int q) const {
     const KeyRange x = a.range(sample, h, q), y = b.range(sample, h, q);
     return {std::max(x.begin, y.begin), std::min(x.end, y.end)};
@@ -153,6 +179,7 @@ struct And : MaskBase {
   {
     return detail::visible_word(a, sample, h, q, k, n) & detail::visible_word(b, sample, h, q, k, n);
   }
+  bool exact() const { return detail::is_exact(a) && detail::is_exact(b); }
   Index next(int sample, int h, int q, Index k) const {
     return std::max(detail::next_candidate(a, sample, h, q, k), detail::next_candidate(b, sample, h, q, k));
   }
@@ -161,18 +188,22 @@ struct And : MaskBase {
     using BoundB = decltype(heed::bind(b, shape));
     return And<BoundA, BoundB>(heed::bind(a, shape), heed::bind(b, shape));
   }
+  /// @}
 };
 
-/// Visible where at least one is.
+/// The result of a | b: a key is visible if at least one mask shows it.
 template <Mask A, Mask B>
 struct Or : MaskBase {
-  A a;
-  B b;
+  A a;  ///< the left operand
+  B b;  ///< the right operand
+  /// Copies both masks.
   Or(A first, B second) : a(std::move(first)), b(std::move(second)) {}
 
-  /// The hull of both ranges.
+  /// @{
+  /// The interface of a mask.
   KeyRange range(int sample, int h, int q) const {
     const KeyRange x = a.range(sample, h, q), y = b.range(sample, h, q);
+    // The smallest range that covers both.
     if (x.end <= x.begin) return y;
     if (y.end <= y.begin) return x;
     return {std::min(x.begin, y.begin), std::max(x.end, y.end)};
@@ -191,15 +222,18 @@ struct Or : MaskBase {
     using BoundB = decltype(heed::bind(b, shape));
     return Or<BoundA, BoundB>(heed::bind(a, shape), heed::bind(b, shape));
   }
+  /// @}
 };
 
-/// Visible where the other is not.
+/// The result of !a: a key is visible if the other mask hides it.
 template <Mask A>
 struct Not : MaskBase {
-  A a;
-  /// Of this one.
+  A a;  ///< the operand
+  /// Copies the mask.
   explicit Not(A mask) : a(std::move(mask)) {}
 
+  /// @{
+  /// The interface of a mask.
   KeyRange range(int, int, int) const { return kAllKeys; }
   bool visible(int b, int h, int q, int k) const { return !is_visible(a, b, h, q, k); }
   std::uint64_t word(int b, int h, int q, int k, int n) const { return ~detail::truth_word(a, b, h, q, k, n); }
@@ -207,30 +241,34 @@ struct Not : MaskBase {
     using Bound = decltype(heed::bind(a, shape));
     return Not<Bound>(heed::bind(a, shape));
   }
+  /// @}
 };
 
-/// Visible where both are.
+/// A key is visible if both masks show it.
 template <Mask A, Mask B>
 And<A, B> operator&(A a, B b) {
   return {std::move(a), std::move(b)};
 }
-/// Visible where at least one is.
+/// A key is visible if at least one mask shows it.
 template <Mask A, Mask B>
 Or<A, B> operator|(A a, B b) {
   return {std::move(a), std::move(b)};
 }
-/// Visible where the mask is not.
+/// A key is visible if the mask hides it.
 template <Mask A>
 Not<A> operator!(A a) {
   return Not<A>(std::move(a));
 }
 
-/// A mask from a function of (b, h, q, k) or (q, k) that tells whether key k is visible.
+/// The result of heed::mask(f): a key is visible if f(b, h, q, k) or f(q, k) is true.
 template <class F>
 struct FunctionMask : MaskBase {
-  F f;
+  F f;  ///< the function
+  /// Copies the function.
   explicit FunctionMask(F function) : f(std::move(function)) {}
 
+  /// @{
+  /// The interface of a mask.
   KeyRange range(int, int, int) const { return kAllKeys; }
   bool visible(int b, int h, int q, int k) const {
     if constexpr (std::is_invocable_v<const F&, int, int, int, int>)
@@ -238,10 +276,12 @@ struct FunctionMask : MaskBase {
     else
       return f(q, k);
   }
+  /// @}
 };
 
-/// heed::mask([](int q, int k) { return (q + k) % 2 == 0; }): visible where the function says true. Intersect it with a
-/// mask that has ranges (`& Causal{}`) where the function is false in whole regions: regions are then skipped unseen.
+/// Makes a mask from a function of (q, k) or (b, h, q, k): heed::mask([](int q, int k) { return (q + k) % 2 == 0; }).
+/// If the function is false in whole regions, intersect it with a mask that has ranges (`& Causal{}`), so that kernels
+/// skip those regions without calling it.
 template <class F>
 requires(std::is_invocable_r_v<bool, const F&, int, int, int, int> || std::is_invocable_r_v<bool, const F&, int, int>)
 FunctionMask<F> mask(F f) {
@@ -250,8 +290,8 @@ FunctionMask<F> mask(F f) {
 
 namespace detail {
 
-/// Ints next to each other in memory: std::vector, std::array, std::span, int[n], an Eigen vector of its own (not a
-/// strided block).
+/// Contiguous ints: std::vector, std::array, std::span, int[n], or an Eigen vector that owns its memory (a block may be
+/// strided).
 template <class C>
 concept ContiguousInts = requires(const C& c) {
   { std::data(c) } -> std::convertible_to<const int*>;
@@ -260,19 +300,22 @@ concept ContiguousInts = requires(const C& c) {
 
 }  // namespace detail
 
-/// A borrowed list of int. Neither an owning temporary nor a list in braces compiles: masks live longer than it would.
+/// A borrowed list of int. Owning temporaries and braced lists do not compile, since a mask would outlive them.
 class IntSpan {
  public:
-  /// A std::vector, std::array, std::span, int[n] or Eigen vector that lives on.
+  /// Refers to a std::vector, std::array, std::span, int[n] or Eigen vector, which must outlive it.
   template <class C>
   requires(detail::ContiguousInts<std::remove_cvref_t<C>> &&
            (std::is_lvalue_reference_v<C> || std::ranges::enable_borrowed_range<std::remove_cvref_t<C>>))
   IntSpan(C&& c) : data_(std::data(c)), size_(static_cast<int>(std::size(c))) {}
 
+  /// The number of elements.
   int size() const { return size_; }
-  /// Number i; unchecked.
+  /// Element i; unchecked.
   int operator[](int i) const { return data_[i]; }
+  /// The first element.
   const int* begin() const { return data_; }
+  /// One past the last element.
   const int* end() const { return data_ + size_; }
 
  private:
@@ -280,44 +323,65 @@ class IntSpan {
   int size_;
 };
 
-/// What several queries see together.
+/// The key ranges of several queries, combined.
 struct RangeSummary {
-  /// The hull of the ranges that are not empty; low >= high when there is none.
-  int low, high;
-  /// What is in all ranges.
-  int full_low, full_high;
+  int low;        ///< begin of the smallest range that covers every non-empty range
+  int high;       ///< end of that range; high <= low if all are empty
+  int full_low;   ///< begin of the part that is in all ranges
+  int full_high;  ///< end of that part; full_high <= full_low if there is none
 };
 
-/// A mask behind one type: what the attention kernels take, so that none of them is compiled again for another mask.
-/// Borrows the mask, which must have been bound.
+/// A borrowed mask of any type. Attention kernels take it, so that they are compiled once and not once per mask. The
+/// mask must have been bound and must outlive the reference.
 class MaskRef {
  public:
-  /// The mask must outlive the reference.
+  /// The functions of one type of mask; the first argument of each points to the mask. See the members of MaskRef.
+  struct Functions {
+    /// @cond
+    KeyRange (*range)(const void*, int b, int h, int q);
+    RangeSummary (*ranges)(const void*, int b, int h, int q, int n, int Lk, KeyRange* out);
+    void (*words)(const void*, int b, int h, int q, int n, int k, int keys, std::uint64_t* out);
+    Index (*next)(const void*, int b, int h, int q, int n, Index k);
+    bool (*visible)(const void*, int b, int h, int q, int k);
+    /// @endcond
+  };
+  /// The functions of masks of type M.
   template <Mask M>
-  explicit MaskRef(const M& m)
-      : mask_(&m),
-        exact_(RangeMask<M>),
-        ranges_(&ranges_of<M>),
-        words_(&words_of<M>),
-        next_(&next_of<M>),
-        visible_(&visible_of<M>) {}
+  static const Functions& functions_of() {
+    static constexpr Functions functions{&range_of<M>, &ranges_of<M>, &words_of<M>, &next_of<M>, &visible_of<M>};
+    return functions;
+  }
 
-  /// Whether ranges() tell the whole truth.
+  /// Refers to m, or to the mask that m holds if m is an AnyMask.
+  template <Mask M>
+  explicit MaskRef(const M& m) : MaskRef(&m, detail::is_exact(m), functions_of<M>()) {
+    if constexpr (requires { m.reference(); }) *this = m.reference();
+  }
+  /// Refers to a mask by its address and the functions of its type.
+  MaskRef(const void* mask, bool exact, const Functions& functions)
+      : mask_(mask), functions_(&functions), exact_(exact) {}
+
+  /// True if ranges() describe the mask completely.
   bool exact() const { return exact_; }
   /// The ranges of queries q, ..., q + n - 1, cut to [0, Lk).
   RangeSummary ranges(int b, int h, int q, int n, int Lk, KeyRange* out) const {
-    return ranges_(mask_, b, h, q, n, Lk, out);
+    return functions_->ranges(mask_, b, h, q, n, Lk, out);
   }
-  /// For queries q, ..., q + n - 1 the visibility of `keys` <= 64 keys from k on, a bit each. Only inside the ranges do
-  /// the bits tell the truth.
+  /// For queries q, ..., q + n - 1 the visibility of `keys` <= 64 keys from k on, one bit each. The bits are valid only
+  /// inside the ranges.
   void words(int b, int h, int q, int n, int k, int keys, std::uint64_t* out) const {
-    words_(mask_, b, h, q, n, k, keys, out);
+    functions_->words(mask_, b, h, q, n, k, keys, out);
   }
-  /// Of the keys from k on, none before this one is visible to queries q, ..., q + n - 1.
-  Index next(int b, int h, int q, int n, Index k) const { return next_(mask_, b, h, q, n, k); }
-  bool visible(int b, int h, int q, int k) const { return visible_(mask_, b, h, q, k); }
+  /// A key >= k such that queries q, ..., q + n - 1 see none of the keys from k up to it.
+  Index next(int b, int h, int q, int n, Index k) const { return functions_->next(mask_, b, h, q, n, k); }
+  /// True if key k is visible to query q.
+  bool visible(int b, int h, int q, int k) const { return functions_->visible(mask_, b, h, q, k); }
 
  private:
+  template <class M>
+  static KeyRange range_of(const void* p, int b, int h, int q) {
+    return static_cast<const M*>(p)->range(b, h, q);
+  }
   template <class M>
   static RangeSummary ranges_of(const void* p, int b, int h, int q, int n, int Lk, KeyRange* out) {
     const M& m = *static_cast<const M*>(p);
@@ -353,11 +417,8 @@ class MaskRef {
   }
 
   const void* mask_;
+  const Functions* functions_;
   bool exact_;
-  RangeSummary (*ranges_)(const void*, int, int, int, int, int, KeyRange*);
-  void (*words_)(const void*, int, int, int, int, int, int, std::uint64_t*);
-  Index (*next_)(const void*, int, int, int, int, Index);
-  bool (*visible_)(const void*, int, int, int, int);
 };
 
 HEED_NAMESPACE_END

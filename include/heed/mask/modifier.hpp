@@ -2,20 +2,22 @@
 #pragma once
 
 /// @file
-/// What a score modifier is, and the modifiers that come with the library. A modifier changes scores after scaling and
-/// before the mask: s -> f(s, b, h, q, k).
+/// Score modifiers. A modifier changes scores after scaling and before the mask: s -> f(s, b, h, q, k).
 ///
-/// It derives from ModifierBase and is written once, generic over a scalar and a register of lanes:
+/// A modifier derives from ModifierBase and is written once, generic over a scalar and a register of lanes:
 ///   template <class V> V operator()(V score, const ScoreIndex<V>& at) const
-/// where V has + - * / and exp, tanh, abs, max, min (found by argument-dependent lookup; `using std::exp` for scalars).
-/// A result of -inf hides the pair exactly as a mask does. It may also give
-///   auto bind(const AttentionShape&) const     checks the modifier against a call, returns the modifier to use for it
-///   V derivative(V score, const ScoreIndex<V>& at) const   for the backward: its derivative by the score. Without it
-///   the
-///                                              backward takes the reference path, with dual numbers
-///   void accumulate(V d, const ScoreIndex<V>& at) const    for the backward: adds to the gradients of its parameters;
-///                                              d is the gradient of its result, 0 for hidden pairs
-///   auto for_head(int b, int h) const          returns the modifier for one head, with what depends on it prepared
+/// V has + - * / and exp, tanh, abs, max, min, found by argument-dependent lookup (`using std::exp` for scalars). A
+/// result of -inf hides the pair exactly as a mask does. Optional members:
+///
+///   auto bind(const AttentionShape&) const
+///       Checks the modifier against a call and returns the modifier to use for it.
+///   V derivative(V score, const ScoreIndex<V>& at) const
+///       The derivative by the score. Without it, backward uses the (slow) reference path with dual numbers.
+///   void accumulate(V d, const ScoreIndex<V>& at) const
+///       Adds to the gradients of the modifier's parameters; d is the gradient of the result, 0 for hidden pairs.
+///   auto for_head(Index b, Index h) const
+///       Returns the modifier for one head, with everything that depends on the head computed once.
+///
 /// then(a, b, ...) applies several, left to right; heed::modifier(f) makes one of a function.
 
 #include <algorithm>
@@ -25,35 +27,34 @@
 #include <type_traits>
 #include <utility>
 
-#include <heed/core/arguments.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/dual.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// Where the score of each lane stands: sample b, head h, query q + lane·q_step, key k + lane·k_step. Only the first
-/// `lanes` lanes are real: a modifier that reads memory must not read for the others.
+/// The position of a score: sample b, head h, query q + lane·q_step, key k + lane·k_step. Only the first `lanes` lanes
+/// exist: a modifier that reads memory must not read for the others.
 template <class V>
 struct ScoreIndex {
   int b = 0, h = 0, q = 0, k = 0;  ///< of the first lane
   int q_step = 0, k_step = 0;      ///< from a lane to the next
-  int lanes = 1;                   ///< that are real
-  /// The queries and keys of the lanes, as numbers; spare lanes repeat the last real one.
+  int lanes = 1;                   ///< the number of lanes that exist
+  /// The queries and keys of the lanes, as numbers; spare lanes repeat the last one that exists.
   V query, key;
 };
 
-/// Modifiers derive from it.
+/// Base class of all score modifiers.
 struct ModifierBase {};
 
 template <class M>
 concept Modifier = std::derived_from<std::remove_cvref_t<M>, ModifierBase>;
 
-/// The modifier that serves a call of this shape; throws what the modifier finds wrong with it.
+/// Returns the modifier to use for a call of this shape; throws if the modifier does not fit the call.
 template <Modifier M>
 auto bind(const M& m, [[maybe_unused]] const AttentionShape& shape) {
   if constexpr (requires { m.bind(shape); })
@@ -64,7 +65,6 @@ auto bind(const M& m, [[maybe_unused]] const AttentionShape& shape) {
 
 namespace detail {
 
-/// The scalar in a lane of V.
 template <class V>
 struct lane_scalar {
   using type = V;
@@ -74,16 +74,25 @@ struct lane_scalar<Vec<T>> {
   using type = T;
 };
 
-/// A number in every lane.
+}  // namespace detail
+
+/// The scalar in a lane of V: T for Vec<T>, V itself for a scalar.
+template <class V>
+using lane_scalar_t = typename detail::lane_scalar<V>::type;
+/// True when V is one scalar and not a register of lanes.
+template <class V>
+inline constexpr bool is_one_lane_v = std::is_same_v<V, lane_scalar_t<V>>;
+
+/// V with x in every lane. For modifiers.
 template <class V>
 V in_lanes(double x) {
-  return V(static_cast<typename lane_scalar<V>::type>(x));
+  return V(static_cast<lane_scalar_t<V>>(x));
 }
 
-/// The lanes' values of f(lane), which is called for real lanes only.
+/// V with f(lane) in each lane. f is called for the first `lanes` lanes only. For modifiers that read memory.
 template <class V, class F>
 V gather(int lanes, F&& f) {
-  if constexpr (std::is_same_v<V, typename lane_scalar<V>::type>) {
+  if constexpr (is_one_lane_v<V>) {
     return static_cast<V>(f(0));
   } else {
     typename V::Scalar values[V::size];
@@ -92,31 +101,33 @@ V gather(int lanes, F&& f) {
   }
 }
 
-/// The score, but -inf where `test` is -inf: what is hidden stays hidden, whatever a hidden score (NaN, Inf) or a later
+/// The score, but -inf where `test` is -inf: a hidden pair stays hidden, whatever its score (NaN, Inf) or a later
 /// modifier (tanh(-inf) = -1) would make of it.
 template <class V>
 V hide_where(const V& test, const V& score) {
   const V none = in_lanes<V>(-std::numeric_limits<double>::infinity());
-  if constexpr (std::is_same_v<V, typename lane_scalar<V>::type>)
+  if constexpr (is_one_lane_v<V>)
     return test == none ? none : score;
   else
     return select(equal(test, none), none, score);
 }
 
-/// The gradient, but 0 where `test` is 0: hidden pairs have no part in it, whatever their derivative.
+namespace detail {
+
+/// The gradient, but 0 where `test` is 0: hidden pairs contribute nothing, whatever their derivative.
 template <class V>
 V zero_where(const V& test, const V& gradient) {
   const V zero = in_lanes<V>(0);
-  if constexpr (std::is_same_v<V, typename lane_scalar<V>::type>)
+  if constexpr (is_one_lane_v<V>)
     return test == zero ? zero : gradient;
   else
     return select(equal(test, zero), zero, gradient);
 }
 
-/// Adds `d` to the places of the lanes, which may coincide: gradient[lane · step].
+/// Adds lane i of `d` to gradient[i · step]; several lanes may add to one element.
 template <class T, class V>
 void scatter_add(T* gradient, Index step, int lanes, const V& d) {
-  if constexpr (std::is_same_v<V, typename lane_scalar<V>::type>) {
+  if constexpr (is_one_lane_v<V>) {
     *gradient = static_cast<T>(*gradient + static_cast<T>(d));
   } else {
     typename V::Scalar values[V::size];
@@ -135,15 +146,19 @@ auto for_head(const M& m, [[maybe_unused]] int b, [[maybe_unused]] int h) {
 
 }  // namespace detail
 
-/// Leaves scores as they are.
-struct NoModifier : ModifierBase {
+/// Base class of modifiers that add a number to the score: their derivative is 1.
+struct AdditiveModifier : ModifierBase {
+  template <class V>
+  V derivative(const V&, const ScoreIndex<V>&) const {
+    return in_lanes<V>(1);
+  }
+};
+
+/// Leaves scores unchanged.
+struct NoModifier : AdditiveModifier {
   template <class V>
   V operator()(V score, const ScoreIndex<V>&) const {
     return score;
-  }
-  template <class V>
-  V derivative(const V&, const ScoreIndex<V>&) const {
-    return detail::in_lanes<V>(1);
   }
 };
 
@@ -157,220 +172,75 @@ class SoftCap : public ModifierBase {
   template <class V>
   V operator()(V score, const ScoreIndex<V>&) const {
     using std::tanh;
-    return detail::in_lanes<V>(cap_) * tanh(score * detail::in_lanes<V>(1 / cap_));
+    return in_lanes<V>(cap_) * tanh(score * in_lanes<V>(1 / cap_));
   }
   template <class V>
   V derivative(V score, const ScoreIndex<V>&) const {
     using std::tanh;
-    const V t = tanh(score * detail::in_lanes<V>(1 / cap_));
-    return detail::in_lanes<V>(1) - t * t;
+    const V t = tanh(score * in_lanes<V>(1 / cap_));
+    return in_lanes<V>(1) - t * t;
   }
 
  private:
   double cap_;
 };
 
-/// s -> s - slope(h) · |p(q) - k|: distant keys weigh less (Press, Smith, Lewis: "Train short, test long", 2022). p(q)
-/// is the query's position among the keys, with the alignments of Causal.
-class Alibi : public ModifierBase {
+/// s -> s - slope(h) · |p(q) - k|: distant keys get less weight (Press, Smith, Lewis: "Train short, test long", 2022).
+/// p(q) is the query's position among the keys, with the alignments of Causal.
+class Alibi : public AdditiveModifier {
  public:
   /// For H heads; the call must have as many, and Lq = Lk unless an alignment is named. Throws ValueError when H < 1.
-  explicit Alibi(int heads) : Alibi(heads, Alignment()) {}
-  static Alibi top_left(int heads) { return Alibi(heads, Alignment::top_left()); }
-  static Alibi bottom_right(int heads) { return Alibi(heads, Alignment::bottom_right()); }
-  static Alibi from(IntSpan first, int heads) { return Alibi(heads, Alignment::from(first)); }
+  explicit Alibi(Index num_heads) : Alibi(num_heads, Alignment()) {}
+  /// Query 0 has the position of key 0.
+  static Alibi top_left(Index num_heads) { return Alibi(num_heads, Alignment::top_left()); }
+  /// The last query has the position of the last key.
+  static Alibi bottom_right(Index num_heads) { return Alibi(num_heads, Alignment::bottom_right()); }
+  /// Query 0 of sample b has the position first[b].
+  static Alibi from(IntSpan first, Index num_heads) { return Alibi(num_heads, Alignment::from(first)); }
 
-  /// The slope of head h of `heads`: for a power of two n the series 2^(-8/n), 2^(-16/n), ...; other counts take the
-  /// series of the power of two below and then every second term of the next one.
-  static double slope(int heads, int h) {
-    int n = 1;
-    while (2 * n <= heads) n *= 2;
-    return h < n ? std::exp2(-8.0 * (h + 1) / n) : std::exp2(-4.0 * (2 * (h - n) + 1) / n);
+  /// The slope of head h of `num_heads`: for a power of two n the series 2^(-8/n), 2^(-16/n), ...; other counts take
+  /// the series of the power of two below and then every second term of the next one.
+  static double slope(Index num_heads, Index h) {
+    Index n = 1;
+    while (2 * n <= num_heads) n *= 2;
+    const double at = static_cast<double>(h), terms = static_cast<double>(n);
+    return h < n ? std::exp2(-8.0 * (at + 1) / terms) : std::exp2(-4.0 * (2 * (at - terms) + 1) / terms);
   }
 
   template <class V>
   V operator()(V score, const ScoreIndex<V>& at) const {
     return for_head(at.b, at.h)(score, at);
   }
-  template <class V>
-  V derivative(const V&, const ScoreIndex<V>&) const {
-    return detail::in_lanes<V>(1);
-  }
+  /// Throws ShapeError when the call has another number of heads.
   Alibi bind(const AttentionShape& s) const {
-    HEED_CHECK(s.H == heads_, ShapeError, "heed::Alibi: made for ", heads_, " heads but the call has H = ", s.H);
-    return Alibi(heads_, alignment_.bind(s, "Alibi"));
+    HEED_CHECK(s.H == num_heads_, ShapeError, "heed::Alibi: made for ", num_heads_,
+               " heads but the call has H = ", s.H);
+    return Alibi(num_heads_, alignment_.bind(s, "Alibi"));
   }
 
-  /// One head of one sample.
-  struct Head : ModifierBase {
+  /// The modifier for one head of one sample.
+  struct Head : AdditiveModifier {
     double slope, shift;  ///< in slope · |q + shift - k|
+    Head(double slope_of_head, double first_position) : slope(slope_of_head), shift(first_position) {}
     template <class V>
     V operator()(V score, const ScoreIndex<V>& at) const {
       using std::abs;
-      return score - detail::in_lanes<V>(slope) * abs(at.query + detail::in_lanes<V>(shift) - at.key);
-    }
-    template <class V>
-    V derivative(const V&, const ScoreIndex<V>&) const {
-      return detail::in_lanes<V>(1);
+      return score - in_lanes<V>(slope) * abs(at.query + in_lanes<V>(shift) - at.key);
     }
   };
-  Head for_head(int b, int h) const { return {{}, slope(heads_, h), static_cast<double>(alignment_.position(b, 0))}; }
+  Head for_head(int b, int h) const {
+    return Head(slope(num_heads_, h), static_cast<double>(alignment_.position(b, 0)));
+  }
 
  private:
-  Alibi(int heads, Alignment alignment) : heads_(heads), alignment_(alignment) {
-    HEED_CHECK(heads >= 1, ValueError, "heed::Alibi: heads = ", heads, " must be at least 1");
+  Alibi(Index num_heads, Alignment alignment) : num_heads_(num_heads), alignment_(alignment) {
+    HEED_CHECK(num_heads >= 1, ValueError, "heed::Alibi: num_heads = ", num_heads, " must be at least 1");
   }
-  int heads_;
+  Index num_heads_;
   Alignment alignment_;
 };
 
-/// s -> s + bias[b, h, q, k], from a matrix (Lq, Lk) or a tensor (B, H, Lq, Lk) where any extent may be 1 and is then
-/// broadcast. -inf hides the pair. The memory is borrowed.
-template <class T>
-class Bias : public ModifierBase {
- public:
-  /// The extents are checked in the call.
-  template <class X>
-  requires(TensorLike<std::remove_reference_t<X>> && !std::derived_from<std::remove_cvref_t<X>, ModifierBase>)
-  explicit Bias(X&& bias) : view_(view(bias)) {
-    static_assert(AnyTensor<X> || EigenDirect<X>,
-                  "heed::Bias borrows memory: evaluate the expression into a matrix first");
-    static_assert(std::is_lvalue_reference_v<X> || detail::is_view_v<std::remove_cvref_t<X>>,
-                  "heed::Bias borrows memory: this temporary would be gone; give it a name");
-  }
-
-  template <class V>
-  V operator()(V score, const ScoreIndex<V>& at) const {
-    const T* p = &view_(at.b, at.h, at.q, at.k);
-    const Index step = at.q_step * view_.stride(2) + at.k_step * view_.stride(3);
-    const V bias = detail::gather<V>(at.lanes, [&](int lane) { return p[lane * step]; });
-    return detail::hide_where(bias, score + bias);
-  }
-  template <class V>
-  V derivative(const V&, const ScoreIndex<V>&) const {
-    return detail::in_lanes<V>(1);
-  }
-  /// The same bias; a backward adds its gradient to `gradient`, of the bias's extents, summed where it is broadcast.
-  /// The backward then runs on one thread.
-  Bias with_gradient(TensorView<T, 4> gradient) const {
-    HEED_CHECK(gradient.extents() == view_.extents(), ShapeError, "heed::Bias: the gradient is ", gradient.extents(),
-               " but the bias is ", view_.extents());
-    Bias result = *this;
-    result.gradient_ = gradient;
-    return result;
-  }
-  template <class V>
-  void accumulate(const V& d, const ScoreIndex<V>& at) const {
-    detail::scatter_add(&gradient_(at.b, at.h, at.q, at.k),
-                        at.q_step * gradient_.stride(2) + at.k_step * gradient_.stride(3), at.lanes, d);
-  }
-  bool accumulates() const { return gradient_.data() != nullptr; }
-  /// Throws ShapeError unless each extent fits the call or is 1.
-  Bias bind(const AttentionShape& s) const {
-    const Extents<4> wanted{s.B, s.H, s.Lq, s.Lk};
-    Extents<4> strides = view_.strides(), gradient_strides = gradient_.strides();
-    for (std::size_t d = 0; d < 4; ++d) {
-      HEED_CHECK(view_.extents()[d] == wanted[d] || view_.extents()[d] == 1, ShapeError, "heed::Bias: the bias is ",
-                 view_.extents(), " but the call is (B, H, Lq, Lk) = ", wanted, "; each extent must be equal or 1");
-      if (view_.extents()[d] == 1) strides[d] = gradient_strides[d] = 0;
-    }
-    Bias bound(TensorView<const T, 4>(view_.data(), view_.extents(), strides));
-    bound.gradient_ = {gradient_.data(), gradient_.extents(), gradient_strides};
-    return bound;
-  }
-  /// The bias as (B, H, Lq, Lk), with the extents that it was given.
-  const TensorView<const T, 4>& view() const { return view_; }
-
- private:
-  template <class X>
-  static TensorView<const T, 4> view(X& x) {
-    static_assert(rank_of_v<X> == 2 || rank_of_v<X> == 4, "heed::Bias takes (Lq, Lk) or (B, H, Lq, Lk)");
-    return detail::with_rank<4>(TensorView<const T, rank_of_v<X>>(view_of(x)));
-  }
-  TensorView<const T, 4> view_;
-  TensorView<T, 4> gradient_;
-};
-template <class X>
-Bias(X&&) -> Bias<scalar_of_t<std::remove_reference_t<X>>>;
-
-/// s -> s + table[h, clamp(k - p(q), -R, R) + R] from a table (H, 2R + 1), or (1, 2R + 1) for all heads: a bias for
-/// each distance (Shaw et al., 2018; T5, 2020). p(q) is the query's position, its Alignment named unless Lq = Lk. The
-/// memory is borrowed.
-template <class T>
-class RelativeBias : public ModifierBase {
- public:
-  /// Throws ShapeError unless the table has an odd number of columns.
-  template <class X>
-  requires TensorLike<std::remove_reference_t<X>>
-  explicit RelativeBias(X&& table, Alignment alignment = {}) : table_(view_of(table)), alignment_(alignment) {
-    static_assert(AnyTensor<X> || EigenDirect<X>,
-                  "heed::RelativeBias borrows memory: evaluate the expression into a matrix first");
-    static_assert(std::is_lvalue_reference_v<X> || detail::is_view_v<std::remove_cvref_t<X>>,
-                  "heed::RelativeBias borrows memory: this temporary would be gone; give it a name");
-    HEED_CHECK(table_.extent(1) % 2 == 1, ShapeError, "heed::RelativeBias: the table is ", table_.extents(),
-               " but needs an odd number of columns, 2R + 1 for distances from -R to R");
-  }
-
-  template <class V>
-  V operator()(V score, const ScoreIndex<V>& at) const {
-    const V bias = detail::gather<V>(at.lanes, [&](int lane) { return table_(row(at), column(at, lane)); });
-    return detail::hide_where(bias, score + bias);
-  }
-  template <class V>
-  V derivative(const V&, const ScoreIndex<V>&) const {
-    return detail::in_lanes<V>(1);
-  }
-  /// The same bias; a backward adds the gradient of the table to `gradient`. The backward then runs on one thread.
-  RelativeBias with_gradient(TensorView<T, 2> gradient) const {
-    HEED_CHECK(gradient.extents() == table_.extents(), ShapeError, "heed::RelativeBias: the gradient is ",
-               gradient.extents(), " but the table is ", table_.extents());
-    RelativeBias result = *this;
-    result.gradient_ = gradient;
-    return result;
-  }
-  template <class V>
-  void accumulate(const V& d, const ScoreIndex<V>& at) const {
-    if constexpr (std::is_same_v<V, typename detail::lane_scalar<V>::type>) {
-      detail::scatter_add(&gradient_(row(at), column(at, 0)), 0, 1, d);
-    } else {
-      typename V::Scalar values[V::size];
-      d.store(values);
-      for (int i = 0; i < at.lanes; ++i) detail::scatter_add(&gradient_(row(at), column(at, i)), 0, 1, values[i]);
-    }
-  }
-  bool accumulates() const { return gradient_.data() != nullptr; }
-  /// Throws ShapeError unless the table has one row or H.
-  RelativeBias bind(const AttentionShape& s) const {
-    HEED_CHECK(table_.extent(0) == 1 || table_.extent(0) == s.H, ShapeError, "heed::RelativeBias: the table is ",
-               table_.extents(), " but the call has H = ", s.H, "; give one row for each head or one for all");
-    RelativeBias bound = *this;
-    bound.alignment_ = alignment_.bind(s, "RelativeBias", "Alignment");
-    return bound;
-  }
-
- private:
-  template <class V>
-  Index row(const ScoreIndex<V>& at) const {
-    return table_.extent(0) == 1 ? 0 : at.h;
-  }
-  /// Where the table holds the distance of a lane.
-  template <class V>
-  Index column(const ScoreIndex<V>& at, int lane) const {
-    const Index reach = table_.extent(1) / 2;
-    const Index distance = at.k - alignment_.position(at.b, at.q) + lane * (at.k_step - at.q_step);
-    return std::clamp(distance, -reach, reach) + reach;
-  }
-
-  TensorView<const T, 2> table_;
-  Alignment alignment_;
-  TensorView<T, 2> gradient_;
-};
-template <class X>
-RelativeBias(X&&) -> RelativeBias<scalar_of_t<std::remove_reference_t<X>>>;
-template <class X>
-RelativeBias(X&&, Alignment) -> RelativeBias<scalar_of_t<std::remove_reference_t<X>>>;
-
-/// First a, then b. What a hides stays hidden.
+/// First a, then b. A pair that a hides stays hidden.
 template <Modifier A, Modifier B>
 struct Then : ModifierBase {
   A a;
@@ -379,7 +249,7 @@ struct Then : ModifierBase {
   template <class V>
   V operator()(V score, const ScoreIndex<V>& at) const {
     const V first = a(score, at);
-    return detail::hide_where(first, b(first, at));
+    return hide_where(first, b(first, at));
   }
   auto bind(const AttentionShape& s) const {
     return Then<decltype(heed::bind(a, s)), decltype(heed::bind(b, s))>(heed::bind(a, s), heed::bind(b, s));
@@ -391,7 +261,7 @@ struct Then : ModifierBase {
   }
 };
 
-/// then(SoftCap{50}, Alibi{H}): the modifiers in their order, left to right.
+/// then(SoftCap{50}, Alibi{H}) applies the modifiers in order, left to right.
 template <Modifier A>
 A then(A a) {
   return a;
@@ -402,7 +272,7 @@ auto then(A a, B b, More... more) {
   return then(Then<A, B>(std::move(a), std::move(b)), std::move(more)...);
 }
 
-/// A modifier from a generic function of (score, place), and perhaps one for its derivative by the score.
+/// A modifier from a generic function of (score, index), and perhaps one for its derivative by the score.
 template <class F, class Derivative = void>
 struct FunctionModifier : ModifierBase {
   F f;
@@ -417,7 +287,7 @@ struct FunctionModifier : ModifierBase {
     return static_cast<V>(df(score, at));
   }
 };
-/// The same without a derivative: the backward takes the reference path.
+/// The same without a derivative: backward takes the reference path.
 template <class F>
 struct FunctionModifier<F, void> : ModifierBase {
   F f;
@@ -428,14 +298,14 @@ struct FunctionModifier<F, void> : ModifierBase {
   }
 };
 
-/// A modifier from a function such as
+/// Makes a modifier from a function, for example
 ///   heed::modifier([](auto s, const auto& at) { using std::abs; return s - 0.5 * abs(at.query - at.key); })
 template <class F>
 requires(!Modifier<F>)
 FunctionModifier<F> modifier(F f) {
   return FunctionModifier<F>(std::move(f));
 }
-/// The same with its derivative by the score, a function of the same arguments, for a fast backward.
+/// Makes a modifier with its derivative by the score, a function of the same arguments, for a fast backward.
 template <class F, class Derivative>
 requires(!Modifier<F>)
 FunctionModifier<F, Derivative> modifier(F f, Derivative derivative) {
@@ -449,16 +319,13 @@ inline constexpr bool is_then_v = false;
 template <class A, class B>
 inline constexpr bool is_then_v<Then<A, B>> = true;
 
-/// Whether M and all that it is made of give their derivative, so that a backward needs no dual numbers.
+/// True when M and every part of it have a derivative, so that backward needs no dual numbers.
 template <class M, class V>
-    struct GivesDerivative : std::bool_constant < requires(const M& m, V s, const ScoreIndex<V>& at) {
-  m.derivative(s, at);
-}>{};
+inline constexpr bool has_derivative_v = requires(const M& m, V s, const ScoreIndex<V>& at) { m.derivative(s, at); };
 template <class A, class B, class V>
-struct GivesDerivative<Then<A, B>, V>
-    : std::bool_constant<GivesDerivative<A, V>::value && GivesDerivative<B, V>::value> {};
+inline constexpr bool has_derivative_v<Then<A, B>, V> = has_derivative_v<A, V> && has_derivative_v<B, V>;
 
-/// Whether a backward with this modifier adds to gradients of parameters.
+/// True when backward with this modifier adds to gradients of parameters.
 template <class M>
 bool accumulates(const M& m) {
   if constexpr (is_then_v<M>)
@@ -469,7 +336,7 @@ bool accumulates(const M& m) {
     return requires(float d, const ScoreIndex<float>& at) { m.accumulate(d, at); };
 }
 
-/// The gradient of the score that went into the modifier from `d`, that of the score that came out.
+/// The gradient of the modifier's input from `d`, the gradient of its output.
 template <class V, class M>
 V modifier_backward(const M& m, V score, V d, const ScoreIndex<V>& at) {
   if constexpr (is_then_v<M>) {
@@ -479,7 +346,7 @@ V modifier_backward(const M& m, V score, V d, const ScoreIndex<V>& at) {
     if constexpr (requires { m.accumulate(d, at); }) {
       if (accumulates(m)) m.accumulate(d, at);
     }
-    if constexpr (GivesDerivative<M, V>::value) {
+    if constexpr (has_derivative_v<M, V>) {
       return zero_where(d, d * m.derivative(score, at));
     } else {
       ScoreIndex<Dual<V>> place;

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// A mask as a small picture, for documentation, logs and test failures.
+/// to_string(mask): prints a mask as rows of characters, for documentation, logs and test failures.
 
 #include <string>
 
@@ -11,11 +11,12 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// One line a query, one character a key: '#' visible, '.' hidden. Throws what the mask finds wrong with the shape.
-///   to_string(Causal{}, {.B = 1, .H = 1, .G = 1, .Lq = 3, .Lk = 3}) is
-///     #..
-///     ##.
-///     ###
+/// One line per query, one character per key: '#' is visible, '.' hidden. Throws as the mask's bind() does.
+///
+///     to_string(Causal{}, {.Lq = 3, .Lk = 3}) is
+///       #..
+///       ##.
+///       ###
 template <Mask M>
 std::string to_string(const M& mask, const AttentionShape& shape, int b = 0, int h = 0) {
   const auto bound = bind(mask, shape);
@@ -27,10 +28,10 @@ std::string to_string(const M& mask, const AttentionShape& shape, int b = 0, int
   return picture;
 }
 
-/// The same for one sample and one head of Lq queries and Lk keys.
+/// For one sample and one head of Lq queries and Lk keys.
 template <Mask M>
 std::string to_string(const M& mask, int Lq, int Lk) {
-  return to_string(mask, {.B = 1, .H = 1, .G = 1, .Lq = Lq, .Lk = Lk, .Dk = 1, .Dv = 1});
+  return to_string(mask, {.Lq = Lq, .Lk = Lk});
 }
 
 HEED_NAMESPACE_END

@@ -3,21 +3,22 @@
 
 /// @file
 /// Activations as layers (ReLU, GELU, GELUTanh, SiLU) and as functions (relu, gelu, gelu_tanh, silu) of any TensorLike.
-/// The formulas and their errors stand in core/vec_math.hpp, the derivatives in nn/activation_backward.hpp.
+/// The formulas and their errors stand in core/activation.hpp, the derivatives in nn/activation_backward.hpp.
 
 #include <algorithm>
+#include <concepts>
 #include <string_view>
 #include <type_traits>
 
+#include <heed/core/activation.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/core/vec_math.hpp>
 #include <heed/nn/activation_backward.hpp>
-#include <heed/nn/backward.hpp>
 #include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -43,42 +44,47 @@ void activate_copy(Activation activation, const T* from, T* to, Index n) {
 
 }  // namespace detail
 
-/// y = f(x), element by element; x and y (B, L, E) of float, double, half or bfloat16. No parameters. y may be x.
+/// y = f(x), element by element; x and y (B, L, E) of float, double, half or bfloat16. No parameters. y may be x unless
+/// a cache is filled.
 template <Activation Function>
-class ActivationLayer : public detail::UnaryLayer<ActivationLayer<Function>> {
+class ActivationLayer : public Layer<ActivationLayer<Function>> {
  public:
-  Index output_width(Index width) const { return width; }
-  template <class F>
-  void visit(std::string_view, F&&) const {}
+  static constexpr bool kInPlace = true;
 
-  /// Throws ShapeError when y does not have the extents of x, ValueError when they overlap without being the same.
-  void forward(TensorView<const float, 3> x, TensorView<float, 3> y, Context& context) const { run(x, y, context); }
-  void forward(TensorView<const double, 3> x, TensorView<double, 3> y, Context& context) const { run(x, y, context); }
-  void forward(TensorView<const half, 3> x, TensorView<half, 3> y, Context& context) const { run(x, y, context); }
-  void forward(TensorView<const bfloat16, 3> x, TensorView<bfloat16, 3> y, Context& context) const {
-    run(x, y, context);
-  }
-
-  /// What backward() needs of a forward: its x, borrowed.
+  /// Memory of a forward that backward() needs: its x, borrowed.
   template <class T>
   struct Cache {
     TensorView<const T, 3> x{};
   };
-  /// forward() that a backward() can follow; x must live, unchanged, until then, so y can't be x.
-  template <class T>
-  void forward(std::type_identity_t<TensorView<const T, 3>> x, std::type_identity_t<TensorView<T, 3>> y,
-               Cache<T>& cache, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2));
-    run(x, y, context);
-    cache.x = x;
+
+  static constexpr std::string_view name() {
+    return Function == Activation::ReLU       ? "heed::ReLU"
+           : Function == Activation::GELU     ? "heed::GELU"
+           : Function == Activation::GELUTanh ? "heed::GELUTanh"
+                                              : "heed::SiLU";
   }
-  /// dx = dy·f'(x); dx may be dy, and without data it is not computed. Throws ShapeError when dy or dx don't fit the
-  /// forward, ValueError when dx overlaps x, or dy without being it.
+
+  /// The layer without checks, for layers made of it.
   template <class T>
-  void backward(std::type_identity_t<TensorView<const T, 3>> dy, std::type_identity_t<TensorView<T, 3>> dx,
-                const Cache<T>& cache, Context& context) const {
+  void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, std::type_identity_t<Cache<T>>* cache,
+           Context& context) const {
+    if (x.is_contiguous() && y.is_contiguous()) {
+      detail::parallel_for_elements(context, x.size(), [&](Index begin, Index end) {
+        detail::activate_copy(Function, x.data() + begin, y.data() + begin, end - begin);
+      });
+    } else {
+      detail::transform_rows(x, y, context, [&](Index, Index, const T* from, T* to) {
+        detail::activate_copy(Function, from, to, x.extent(2));
+      });
+    }
+    if (cache) cache->x = x;
+    context.observe(y);
+  }
+  /// dx = dy·f'(x); dx may be dy.
+  template <class T>
+  void run_backward(const TensorView<const T, 3>& dy, const TensorView<T, 3>& dx, const Cache<T>& cache,
+                    Context& context) const {
     const TensorView<const T, 3>& x = cache.x;
-    detail::check_backward(kName, x, x.extents(), dy, dx, detail::InPlace::Allowed);
     if (!dx.data()) return;
     if (x.is_contiguous() && dy.is_contiguous() && dx.is_contiguous()) {
       detail::parallel_for_elements(context, x.size(), [&](Index begin, Index end) {
@@ -90,27 +96,6 @@ class ActivationLayer : public detail::UnaryLayer<ActivationLayer<Function>> {
         detail::activate_backward(Function, from, g, to, x.extent(2));
       });
     }
-  }
-
- private:
-  static constexpr std::string_view kName = Function == Activation::ReLU       ? "heed::ReLU"
-                                            : Function == Activation::GELU     ? "heed::GELU"
-                                            : Function == Activation::GELUTanh ? "heed::GELUTanh"
-                                                                               : "heed::SiLU";
-
-  template <class T>
-  void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context) const {
-    detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2), detail::InPlace::Allowed);
-    if (x.is_contiguous() && y.is_contiguous()) {
-      detail::parallel_for_elements(context, x.size(), [&](Index begin, Index end) {
-        detail::activate_copy(Function, x.data() + begin, y.data() + begin, end - begin);
-      });
-    } else {
-      detail::transform_rows(x, y, context, [&](Index, Index, const T* from, T* to) {
-        detail::activate_copy(Function, from, to, x.extent(2));
-      });
-    }
-    context.observe(y);
   }
 };
 
@@ -124,41 +109,25 @@ using GELUTanh = ActivationLayer<Activation::GELUTanh>;
 /// x / (1 + e^-x), also called swish.
 using SiLU = ActivationLayer<Activation::SiLU>;
 
-/// max(x, 0), element by element; x and the result (B, L, E), (L, E) or plain Eigen.
-template <TensorLike X>
-auto relu(const X& x) {
-  return ReLU()(x);
+/// relu(x), relu(x, context): the layers as functions; x and the result (B, L, E), (L, E) or plain Eigen.
+template <TensorLike X, std::same_as<Context>... C>
+auto relu(const X& x, C&... context) {
+  return ReLU()(x, context...);
 }
-template <TensorLike X>
-auto relu(const X& x, Context& context) {
-  return ReLU()(x, context);
+/// As GELU; called as relu().
+template <TensorLike X, std::same_as<Context>... C>
+auto gelu(const X& x, C&... context) {
+  return GELU()(x, context...);
 }
-/// As GELU, element by element; shapes as in relu().
-template <TensorLike X>
-auto gelu(const X& x) {
-  return GELU()(x);
+/// As GELUTanh; called as relu().
+template <TensorLike X, std::same_as<Context>... C>
+auto gelu_tanh(const X& x, C&... context) {
+  return GELUTanh()(x, context...);
 }
-template <TensorLike X>
-auto gelu(const X& x, Context& context) {
-  return GELU()(x, context);
-}
-/// As GELUTanh, element by element; shapes as in relu().
-template <TensorLike X>
-auto gelu_tanh(const X& x) {
-  return GELUTanh()(x);
-}
-template <TensorLike X>
-auto gelu_tanh(const X& x, Context& context) {
-  return GELUTanh()(x, context);
-}
-/// x / (1 + e^-x), element by element; shapes as in relu().
-template <TensorLike X>
-auto silu(const X& x) {
-  return SiLU()(x);
-}
-template <TensorLike X>
-auto silu(const X& x, Context& context) {
-  return SiLU()(x, context);
+/// As SiLU; called as relu().
+template <TensorLike X, std::same_as<Context>... C>
+auto silu(const X& x, C&... context) {
+  return SiLU()(x, context...);
 }
 
 HEED_NAMESPACE_END

@@ -8,18 +8,19 @@
 #include <cmath>
 #include <type_traits>
 
+#include <heed/core/activation.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
-#include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What an activation's derivative is computed up to: beyond it the result has reached its limit (1 above, 0 below, to
-/// the last bit or to less than 1e-30), and the exponentials of the formula are still finite.
+/// The largest |x| of an activation's derivative: beyond it the result has reached its limit (1 above, 0 below, to the
+/// last bit or to less than 1e-30), and the exponentials of the formula are still finite.
 template <class T>
 struct SlopeLimits {
   static constexpr bool is_single = sizeof(T) == 4;

@@ -22,7 +22,7 @@ inline std::uint64_t next_stream_of(Context& context) {
 
 }  // namespace detail
 
-/// Where the dropout streams of a context stood before a forward, so that it can run again and drop the same places.
+/// The position of a context's dropout streams before a forward, so that it can run again and drop the same places.
 /// Chen, Xu, Zhang, Guestrin: "Training deep nets with sublinear memory cost", 2016.
 ///
 ///   const heed::ActivationCheckpoint checkpoint(context);
@@ -35,7 +35,7 @@ inline std::uint64_t next_stream_of(Context& context) {
 /// forward has the same bits with a cache and without.
 class ActivationCheckpoint {
  public:
-  /// Remembers where the streams stand now.
+  /// Remembers the current position of the streams.
   explicit ActivationCheckpoint(Context& context) : stream_(detail::next_stream_of(context)) {}
 
   /// Runs `forward` with the streams as they stood at construction; afterwards they stand where they stood before. The

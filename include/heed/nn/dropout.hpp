@@ -17,23 +17,29 @@
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
+/// Options of Dropout.
 struct DropoutOptions {
-  double probability;  ///< that an element is dropped
+  double probability = 0.5;  ///< that an element is dropped
 };
 
 /// While context.training, y = x / (1 - probability) where an element is kept and 0 where it is dropped; otherwise y =
 /// x. x and y (B, L, E); y may be x. No parameters. Srivastava et al.: "Dropout: a simple way to prevent neural
 /// networks from overfitting", 2014.
 ///
-/// Which elements are dropped is a function of the context's seed, of the stream number that each call draws from the
-/// context, and of (b, l, e): the same at any thread count, and again in the backward.
+/// The choice is a function of the context's seed, of the stream number that each call takes from the context, and of
+/// (b, l, e): it is the same at any thread count, and again in the backward.
 template <class T>
-class Dropout : public detail::UnaryLayer<Dropout<T>> {
+class Dropout : public Layer<Dropout<T>> {
  public:
-  /// Which elements a forward dropped; nothing when it dropped none.
+  using Scalar = T;
+  static constexpr bool kInPlace = true;
+
+  /// The choice of a forward: which elements it dropped; nothing when it dropped none. Nothing of x is kept: y may be
+  /// x.
   struct Cache {
     Extents<3> extents{};
     std::optional<DropoutPattern> pattern{};
@@ -41,59 +47,36 @@ class Dropout : public detail::UnaryLayer<Dropout<T>> {
 
   /// Throws ValueError unless 0 <= probability <= 1.
   explicit Dropout(const DropoutOptions& options) : options_(options) {
-    HEED_CHECK(options.probability >= 0 && options.probability <= 1, ValueError, kName,
-               ": probability = ", options.probability, " must lie between 0 and 1");
+    HEED_CHECK(options.probability >= 0 && options.probability <= 1, ValueError, name(),
+               ": probability = ", options.probability, " must be between 0 and 1");
   }
 
+  static constexpr std::string_view name() { return "heed::Dropout"; }
   const DropoutOptions& options() const { return options_; }
-  Index output_width(Index width) const { return width; }
-  template <class F>
-  void visit(std::string_view, F&&) const {}
 
-  /// Throws ShapeError when y does not have the extents of x, ValueError when they overlap without being the same.
-  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const { run(x, y, context); }
-  /// forward() that a backward() can follow. Nothing of x is kept: y may be x.
-  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
-    cache = {x.extents(), run(x, y, context)};
+  /// The layer without checks, for layers made of it.
+  void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Cache* cache, Context& context) const {
+    run(x, {}, y, cache, context);
+    context.observe(y);
   }
-  /// y = residual + layer(x); y may be x, but not the residual. For blocks: an observer is not shown y.
-  void forward_residual(TensorView<const T, 3> x, TensorView<const T, 3> residual, TensorView<T, 3> y, Cache& cache,
-                        Context& context) const {
-    detail::check_layer_shapes(kName, residual, y, x.extent(2), x.extent(2));
-    detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2), detail::InPlace::Allowed);
-    cache = {x.extents(), draw(context)};
-    drop(x, residual, y, cache.pattern, context);
+  /// y = residual + layer(x), which no observer is shown; y may be x, but not the residual.
+  void run(const TensorView<const T, 3>& x, const TensorView<const T, 3>& residual, const TensorView<T, 3>& y,
+           Cache* cache, Context& context) const {
+    std::optional<DropoutPattern> pattern;
+    if (acts(context)) pattern.emplace(context.seed, context.next_stream(), options_.probability);
+    if (cache) *cache = {x.extents(), pattern};
+    drop(x, residual, y, pattern, context);
   }
-
-  /// dx = dy / (1 - probability) where the forward kept an element and 0 elsewhere; dx may be dy, and without data it
-  /// is not computed. Throws ShapeError when dy or dx don't fit the forward, ValueError when they overlap without being
-  /// the same.
-  void backward(TensorView<const T, 3> dy, TensorView<T, 3> dx, const Cache& cache, Context& context) const {
-    HEED_CHECK(dy.extents() == cache.extents, ShapeError, kName, ": dy ", dy.extents(), " does not fit the y ",
-               cache.extents, " of the forward with this cache");
-    if (!dx.data()) return;
-    detail::check_layer_shapes(kName, dy, dx, dy.extent(2), dy.extent(2), detail::InPlace::Allowed);
-    drop(dy, {}, dx, cache.pattern, context);
+  /// dx = dy / (1 - probability) where the forward kept an element and 0 elsewhere; dx may be dy.
+  void run_backward(const TensorView<const T, 3>& dy, const TensorView<T, 3>& dx, const Cache& cache,
+                    Context& context) const {
+    if (dx.data()) drop(dy, {}, dx, cache.pattern, context);
   }
+  /// True when a call with this context drops elements.
+  bool acts(const Context& context) const { return context.training && options_.probability > 0; }
 
  private:
-  static constexpr std::string_view kName = "heed::Dropout";
-
-  std::optional<DropoutPattern> run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y,
-                                    Context& context) const {
-    detail::check_layer_shapes(kName, x, y, x.extent(2), x.extent(2), detail::InPlace::Allowed);
-    const std::optional<DropoutPattern> pattern = draw(context);
-    drop(x, {}, y, pattern, context);
-    context.observe(y);
-    return pattern;
-  }
-
-  std::optional<DropoutPattern> draw(Context& context) const {
-    if (!context.training || options_.probability == 0) return {};
-    return DropoutPattern(context.seed, context.next_stream(), options_.probability);
-  }
-
-  /// to = residual + what is kept of `from`; a residual without data counts as 0.
+  /// to = residual + the kept elements of `from`; a residual without data counts as 0.
   void drop(const TensorView<const T, 3>& from, const TensorView<const T, 3>& residual, const TensorView<T, 3>& to,
             const std::optional<DropoutPattern>& pattern, Context& context) const {
     using A = accumulate_t<T>;

@@ -17,10 +17,10 @@
 #include <heed/core/random.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/nn/backward.hpp>
 #include <heed/nn/init.hpp>
-#include <heed/nn/layer.hpp>
+#include <heed/nn/module.hpp>
 #include <heed/nn/parameter.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -28,55 +28,49 @@ HEED_NAMESPACE_BEGIN
 template <class A>
 concept EigenIntVector = EigenDense<A> && A::IsVectorAtCompileTime != 0 && std::is_same_v<typename A::Scalar, int>;
 
+/// Options of Embedding.
 struct EmbeddingOptions {
-  Index vocab_size;              ///< V, the number of ids
-  Index embed_dim;               ///< E
+  Index vocab_size = 0;          ///< V, the number of ids
+  Index embed_dim = 0;           ///< E
   double scale = 1;              ///< y = scale · weight[id]; Vaswani et al. (2017) take √E
   std::optional<int> padding{};  ///< the id whose row initialize() leaves zero and gets no gradient
 };
 
-/// y[b, l] = scale · weight[ids[b, l]]; ids (B, L), weight (V, E), y (B, L, E). Starts with zeros: load weights or
-/// call initialize().
+/// y[b, l] = scale · weight[ids[b, l]]; ids (B, L), weight (V, E), y (B, L, E). Load weights or call initialize()
+/// before the first use.
 ///
 ///   Eigen::MatrixXf x = embedding(std::vector{101, 7592, 102});   // (L, E)
 ///   heed::Tensor<float, 3> x = embedding(ids);                    // ids a Tensor<int, 2> (B, L)
 template <class T>
-class Embedding {
+class Embedding : public Module<Embedding<T>> {
  public:
   using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  /// What backward() needs of a forward: its ids, borrowed.
+  /// Memory of a forward that backward() needs: its ids, borrowed.
   struct Cache {
     TensorView<const int, 2> ids{};
   };
 
   /// Throws ShapeError for a vocabulary or width below 1, ValueError for a padding id outside the vocabulary.
   explicit Embedding(const EmbeddingOptions& options) : options_(options) {
-    HEED_CHECK(options.vocab_size >= 1 && options.embed_dim >= 1, ShapeError,
-               "heed::Embedding: vocab_size = ", options.vocab_size, " and embed_dim = ", options.embed_dim,
-               " must be at least 1");
-    HEED_CHECK(!options.padding || (*options.padding >= 0 && *options.padding < options.vocab_size), ValueError,
-               "heed::Embedding: padding = ", options.padding.value_or(0), " is outside the vocabulary of ",
-               options.vocab_size, " ids");
-    weight_ = Parameter<T>(options.vocab_size, options.embed_dim);
+    HEED_CHECK(options.vocab_size >= 1 && options.embed_dim >= 1, ShapeError, name(),
+               ": vocab_size = ", options.vocab_size, " and embed_dim = ", options.embed_dim, " must be at least 1");
+    HEED_CHECK(!options.padding || (*options.padding >= 0 && *options.padding < options.vocab_size), ValueError, name(),
+               ": padding = ", options.padding.value_or(0), " is outside the vocabulary of ", options.vocab_size,
+               " ids");
+    weight = Parameter<T>(options.vocab_size, options.embed_dim);
   }
 
+  Parameter<T> weight;  ///< (V, E)
+
+  static void members(auto&& f) { f("weight", &Embedding::weight); }
+  /// The layer in error texts.
+  static constexpr std::string_view name() { return "heed::Embedding"; }
   const EmbeddingOptions& options() const { return options_; }
-  Parameter<T>& weight() { return weight_; }
-  const Parameter<T>& weight() const { return weight_; }
-
-  template <class F>
-  void visit(std::string_view prefix, F&& f) {
-    detail::visit_parameter(prefix, "weight", weight_, f);
-  }
-  template <class F>
-  void visit(std::string_view prefix, F&& f) const {
-    detail::visit_parameter(prefix, "weight", weight_, f);
-  }
 
   /// Normal numbers, and zeros in the padding row.
-  void initialize(const Philox& random, double stddev = 1) {
-    init::normal(weight_, random, stddev);
-    if (options_.padding) std::fill_n(weight_.mutable_matrix()[*options_.padding].data(), options_.embed_dim, T(0));
+  void initialize(Random& random, std::string_view name = "", double stddev = 1) {
+    init::normal(weight, random(detail::join(name, "weight")), stddev);
+    if (options_.padding) std::fill_n(weight.mutable_matrix()[*options_.padding].data(), options_.embed_dim, T(0));
   }
 
   /// ids of one sequence (a vector, array, span or Eigen vector of int) give (L, E).
@@ -118,26 +112,55 @@ class Embedding {
     return (*this)(ids, context);
   }
 
-  /// ids (B, L), y (B, L, E), any strides. Throws ShapeError when y does not fit, ValueError for an id outside [0, V).
-  void forward(TensorView<const int, 2> ids, TensorView<T, 3> y, Context& context) const {
+  /// ids (B, L) and y (B, L, E), or (L) and (L, E), of any strides. Throws ShapeError when y does not fit, ValueError
+  /// for an id outside [0, V).
+  template <AnyTensor Ids, TensorLike Y>
+  void forward(const Ids& ids, Y&& y, Context& context) const {
+    run(detail::read_as<2>(ids, context.workspace()), detail::write_as<3>(y), context);
+  }
+  /// forward() that a backward() can follow; ids must live, unchanged, until then.
+  template <AnyTensor Ids, TensorLike Y>
+  void forward(const Ids& ids, Y&& y, Cache& cache, Context& context) const {
+    cache.ids = detail::read_as<2>(ids, context.workspace());
+    run(cache.ids, detail::write_as<3>(y), context);
+  }
+  /// weight.grad[ids[b, l]] += scale · dy[b, l], except for the padding id; ids have no gradient. Throws ShapeError
+  /// when dy does not fit the forward.
+  template <TensorLike DY>
+  void backward(const DY& dy, const Cache& cache, Context& context) {
+    const Workspace::Frame frame(context.workspace());
+    const TensorView<const T, 3> errors = detail::read_as<3>(dy, context.workspace());
+    const Extents<3> expected{cache.ids.extent(0), cache.ids.extent(1), options_.embed_dim};
+    HEED_CHECK(errors.extents() == expected, ShapeError, name(), ": dy ", errors.extents(), " does not fit the y ",
+               expected, " of the forward with this cache");
+    const int padding = options_.padding.value_or(-1);
+    detail::scatter_add<T>(errors, static_cast<accumulate_t<T>>(options_.scale), weight.grad_matrix(), context,
+                           [&](Index b, Index l) {
+                             const int id = cache.ids(b, l);
+                             return id == padding ? Index{-1} : Index{id};
+                           });
+  }
+
+ private:
+  void run(const TensorView<const int, 2>& ids, const TensorView<T, 3>& y, Context& context) const {
     using A = accumulate_t<T>;
     const Extents<3> expected{ids.extent(0), ids.extent(1), options_.embed_dim};
-    HEED_CHECK(y.extents() == expected, ShapeError, "heed::Embedding: y ", y.extents(), " does not fit ids ",
-               ids.extents(), "; make it ", expected);
+    HEED_CHECK(y.extents() == expected, ShapeError, name(), ": y ", y.extents(), " does not fit ids ", ids.extents(),
+               "; make it ", expected);
     for (Index b = 0; b < ids.extent(0); ++b) {
       for (Index l = 0; l < ids.extent(1); ++l) {
         const int id = ids(b, l);
-        HEED_CHECK(id >= 0 && id < options_.vocab_size, ValueError, "heed::Embedding: id ", id, " at position ", l,
+        HEED_CHECK(id >= 0 && id < options_.vocab_size, ValueError, name(), ": id ", id, " at position ", l,
                    " of sample ", b, " is outside the vocabulary of V = ", options_.vocab_size, " ids");
       }
     }
-    const TensorView<const T, 2> weight = weight_.matrix();
+    const TensorView<const T, 2> table = weight.matrix();
     const A scale = static_cast<A>(options_.scale);
     const Index length = ids.extent(1), width = options_.embed_dim;
     detail::parallel_for_rows(context, ids.extent(0) * length, width, [&](Index first, Index last, int) {
       for (Index r = first; r < last; ++r) {
         const Index b = r / length, l = r % length;
-        const T* from = weight[ids(b, l)].data();
+        const T* from = table[ids(b, l)].data();
         T* to = y[b][l].data();
         if (scale == A(1) && y.has_dense_rows()) {
           std::copy_n(from, width, to);
@@ -148,28 +171,8 @@ class Embedding {
     });
     context.observe(y);
   }
-  /// forward() that a backward() can follow; ids must live, unchanged, until then.
-  void forward(TensorView<const int, 2> ids, TensorView<T, 3> y, Cache& cache, Context& context) const {
-    forward(ids, y, context);
-    cache.ids = ids;
-  }
-  /// weight.grad[ids[b, l]] += scale · dy[b, l], but for the padding id; ids have no gradient. Throws ShapeError when
-  /// dy does not fit the forward.
-  void backward(TensorView<const T, 3> dy, const Cache& cache, Context& context) {
-    const Extents<3> expected{cache.ids.extent(0), cache.ids.extent(1), options_.embed_dim};
-    HEED_CHECK(dy.extents() == expected, ShapeError, "heed::Embedding: dy ", dy.extents(), " does not fit the y ",
-               expected, " of the forward with this cache");
-    const int padding = options_.padding.value_or(-1);
-    detail::scatter_add<T>(dy, static_cast<accumulate_t<T>>(options_.scale), weight_.grad_matrix(), context,
-                           [&](Index b, Index l) {
-                             const int id = cache.ids(b, l);
-                             return id == padding ? Index{-1} : Index{id};
-                           });
-  }
 
- private:
   EmbeddingOptions options_;
-  Parameter<T> weight_;
 };
 
 HEED_NAMESPACE_END

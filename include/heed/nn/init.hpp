@@ -2,19 +2,23 @@
 #pragma once
 
 /// @file
-/// Starting values for parameters. Every number is a function of (seed, stream, place in the parameter): with the
-/// parameter's name as the stream, a model starts the same whatever the order in which its layers are made.
+/// Starting values of parameters. Every number is a function of (seed, name of the parameter, place in it), so a model
+/// starts the same whatever the order in which its layers are made.
 ///
-///   heed::init::each(model, seed, [](std::string_view, auto& parameter, heed::Philox random) {
-///     if (parameter.rank() == 2) heed::init::xavier_uniform(parameter, random);
+///   heed::Random random(1);
+///   model.initialize(random);  // the usual start of every layer
+///   heed::init::each(model, random, [](std::string_view, auto& parameter, const heed::Philox& numbers) {
+///     if (parameter.rank() == 2) heed::init::normal(parameter, numbers, 0.02);
 ///   });
 ///
-/// Each function takes a parameter, or a matrix view (out, in) so that the parts of a packed weight can start apart.
+/// Each function takes a parameter, or a matrix view (out, in) so that the parts of a joint weight can start apart.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include <heed/core/config.hpp>
@@ -35,15 +39,38 @@ constexpr std::uint64_t stream(std::string_view name) {
   return hash;
 }
 
-/// f(name, parameter, random) for every parameter of a layer, `random` seeded by the seed and the parameter's name.
-template <class Layer, class F>
-void each(Layer& layer, std::uint64_t seed, F&& f) {
-  layer.visit("", [&](std::string_view name, auto& parameter) { f(name, parameter, Philox(seed, stream(name))); });
+}  // namespace init
+
+/// The numbers that models start from. Each parameter draws by its name: the first draw of a name is a function of the
+/// seed and the name alone, each further draw of it takes another stream. Two layers started from one Random differ.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : seed_(seed) {}
+
+  /// The numbers for the parameter of this name.
+  Philox operator()(std::string_view name) {
+    const std::uint64_t number = draws_[init::stream(name)]++;
+    if (number == 0) return Philox(seed_, init::stream(name));
+    return Philox(seed_, init::stream(std::string(name) + '#' + std::to_string(number)));
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::unordered_map<std::uint64_t, std::uint64_t> draws_;
+};
+
+namespace init {
+
+/// f(name, parameter, numbers) for every parameter of a layer or model, with the numbers of that name.
+template <class Model, class F>
+void each(Model& model, Random& random, F&& f) {
+  model.visit("", [&](std::string_view name, auto& parameter) { f(name, parameter, random(name)); });
 }
 
-/// What a weight's spread is measured by: its inputs keep the scale of the forward, its outputs that of the backward.
+/// Scales a weight by its inputs, which keeps the spread of the forward, or by its outputs, which keeps the backward's.
 enum class Fan { In, Out };
 
+/// Options of kaiming_normal() and kaiming_uniform().
 struct KaimingOptions {
   double gain = 1.4142135623730951;  ///< √2 for ReLU; 1 for a linear layer
   Fan fan = Fan::In;
@@ -165,8 +192,8 @@ void normal(Parameter<T>& parameter, const Philox& random, double stddev) {
   normal(parameter.mutable_matrix(), random, stddev);
 }
 
-/// Standard stddev gain·√(2 / (in + out)); Glorot, Bengio: "Understanding the difficulty of training deep
-/// feedforward neural networks", 2010. A parameter that is a vector throws ShapeError.
+/// Normal with the standard deviation gain·√(2 / (in + out)); Glorot, Bengio: "Understanding the difficulty of training
+/// deep feedforward neural networks", 2010. A parameter that is a vector throws ShapeError.
 template <class T>
 void xavier_normal(TensorView<T, 2> w, const Philox& random, double gain = 1) {
   normal(w, random, gain * std::sqrt(2.0) * detail::inverse_root_fan(w.extent(0) + w.extent(1)));
@@ -189,7 +216,7 @@ void xavier_uniform(Parameter<T>& parameter, const Philox& random, double gain =
   xavier_uniform(parameter.mutable_matrix(), random, gain);
 }
 
-/// Standard stddev gain / √fan; He, Zhang, Ren, Sun: "Delving deep into rectifiers", 2015.
+/// Normal with the standard deviation gain / √fan; He, Zhang, Ren, Sun: "Delving deep into rectifiers", 2015.
 /// A parameter that is a vector throws ShapeError.
 template <class T>
 void kaiming_normal(TensorView<T, 2> w, const Philox& random, const KaimingOptions& options = {}) {
@@ -201,8 +228,8 @@ void kaiming_normal(Parameter<T>& parameter, const Philox& random, const Kaiming
   kaiming_normal(parameter.mutable_matrix(), random, options);
 }
 
-/// Uniform with the standard deviation of kaiming_normal(): within ±gain·√(3 / fan). What PyTorch's Linear starts from
-/// is the gain 1/√3.
+/// Uniform with the standard deviation of kaiming_normal(): within ±gain·√(3 / fan). PyTorch's Linear has the gain
+/// 1/√3.
 template <class T>
 void kaiming_uniform(TensorView<T, 2> w, const Philox& random, const KaimingOptions& options = {}) {
   const double bound = detail::kSqrt3 * detail::kaiming_stddev(w, options);

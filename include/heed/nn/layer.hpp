@@ -2,18 +2,28 @@
 #pragma once
 
 /// @file
-/// What all layers share: the convenience call y = layer(x), the checks at a layer's boundary, and the walk over
-/// independent rows, split over the executor.
+/// Layer: the public calls of a layer with one input, made from the layer's own body.
 ///
-/// The protocol. A layer has
-///   y = layer(x), layer(x, context)     x any TensorLike; (L, E) plain Eigen gives an Eigen matrix, (B, L, E) a Tensor
-///   forward(x, y, context) const        on views (B, L, E); allocates nothing once the context is warm
-///   output_width(E)                     the width of y for an x of width E
-///   visit(prefix, f)                    f(name, parameter), names as in PyTorch, in a stable order
-/// and shows y to the context's observer when it is done. Const calls may run from many threads, each with a Context.
+/// A layer derives from Layer and defines
+///   using Scalar = float;                                      the element type
+///   struct Cache;                                              the memory of a forward that a backward needs
+///   void run(x, y, Cache* cache, context) const                y from x; without a cache nothing is kept
+///   void run_backward(dy, dx, cache, context)                  adds to the gradients of parameters, writes dx
+///   input_width(E), output_width(E)                            the widths of x and y; by default those of x
+///   members(f)                                                 see Module
+/// and has
+///   y = layer(x), layer(x, context)                            a new result: Eigen for Eigen, else a Tensor
+///   forward(x, y, context), forward(x, y, cache, context)      the same bits, into memory of the caller
+///   backward(dy, dx, cache, context)
+///   visit, initialize, pack                                    see Module
+/// x, y, dy and dx are Eigen matrices (L, E), or tensors and views (L, E) or (B, L, E) of any strides; `run` always
+/// gets views (B, L, E), checked. Memory that ends with the call comes from the context's workspace: once that is warm,
+/// no call but the first form allocates. Const calls on one layer may run in many threads, each with a Context.
+///
+/// A cache borrows x: it must live, unchanged, until the backward. dx may be kNotWanted where the input needs no
+/// gradient. A second backward with one cache gives the same gradients again, and adds them.
 
-#include <algorithm>
-#include <cstdlib>
+#include <concepts>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -22,15 +32,29 @@
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
-#include <heed/core/parallel.hpp>
-#include <heed/core/scalar.hpp>
-#include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
+#include <heed/nn/module.hpp>
 
 HEED_NAMESPACE_BEGIN
 
+/// An element type that layers with products compute in. half and bfloat16 are storage types: keep weights in them in a
+/// file, and load them into a layer of float.
+template <class T>
+concept LayerScalar = std::same_as<T, float> || std::same_as<T, double>;
+
 namespace detail {
+
+template <class X, class T>
+inline constexpr bool has_elements_of_v = std::is_same_v<scalar_of_t<X>, T>;
+
+/// Refuses elements of another type than T.
+template <class T, class... X>
+constexpr void check_elements() {
+  static_assert((has_elements_of_v<X, T> && ...),
+                "heed: the elements of an argument are not of the layer's type; "
+                "cast it, x.cast<float>() for plain Eigen");
+}
 
 /// The convenience call of any layer, T the element type of the result: inputs become views (B, L, width), expressions
 /// are evaluated once into the workspace, and forward(x, more..., y) fills a new result (B, L, width) that has the
@@ -44,6 +68,7 @@ result_t<X, T> apply(Index width, Context& context, Forward&& forward, const X& 
   return y;
 }
 
+/// The width of x, its last extent.
 template <TensorLike X>
 Index width_of(const X& x) {
   if constexpr (AnyTensor<X>)
@@ -52,42 +77,31 @@ Index width_of(const X& x) {
     return x.cols();
 }
 
-/// The convenience call of a layer with one input.
-template <class Layer, TensorLike X>
-auto apply(const Layer& layer, const X& x, Context& context) {
-  using T = scalar_of_t<X>;
-  static_assert(
-      requires(TensorView<const T, 3> in, TensorView<T, 3> out) { layer.forward(in, out, context); },
-      "heed: the elements of x are not of the layer's type; cast x, x.cast<float>() for plain Eigen");
-  return apply<T>(
-      layer.output_width(width_of(x)), context,
-      [&](TensorView<const T, 3> in, TensorView<T, 3> out) { layer.forward(in, out, context); }, x);
+/// A gradient's output as a view (B, L, E); kNotWanted gives a view without data.
+template <class T, class DX>
+TensorView<T, 3> gradient_view(DX&& dx) {
+  if constexpr (std::is_same_v<std::remove_cvref_t<DX>, NotWanted>)
+    return {};
+  else
+    return write_as<3>(dx);
 }
 
-/// Gives a layer with one input its convenience call: y = layer(x) and layer(x, context) for any TensorLike x.
-template <class Layer>
-class UnaryLayer {
- public:
-  template <TensorLike X>
-  auto operator()(const X& x, Context& context) const {
-    return apply(static_cast<const Layer&>(*this), x, context);
-  }
-  template <TensorLike X>
-  auto operator()(const X& x) const {
-    Context context;
-    return (*this)(x, context);
-  }
-};
-
+/// Whether a layer's y may be its x, and its dx its dy.
 enum class InPlace { Forbidden, Allowed };
 
-/// The boundary check of a layer with one input: x (B, L, in), y (B, L, out). Throws ShapeError when an extent differs,
-/// ValueError when y shares memory with x; InPlace::Allowed accepts y == x, element by element.
+template <class T>
+void check_width(std::string_view name, std::string_view argument, const TensorView<const T, 3>& x, Index width) {
+  HEED_CHECK(x.extent(2) == width, ShapeError, name, ": ", argument, " ", x.extents(), " has width ", x.extent(2),
+             " but the layer takes ", width,
+             x.extent(2) == 1 && x.extent(1) == width ? "; it is a column vector: transpose it" : "");
+}
+
+/// The check of x (B, L, in) and y (B, L, out). Throws ShapeError when an extent differs, ValueError when y shares
+/// memory with x; InPlace::Allowed accepts y == x, element by element.
 template <class T, class U>
 void check_layer_shapes(std::string_view name, const TensorView<const T, 3>& x, const TensorView<U, 3>& y, Index in,
                         Index out, InPlace in_place = InPlace::Forbidden) {
-  HEED_CHECK(x.extent(2) == in, ShapeError, name, ": x ", x.extents(), " has width ", x.extent(2),
-             " but the layer takes ", in);
+  check_width(name, "x", x, in);
   HEED_CHECK((y.extents() == Extents<3>{x.extent(0), x.extent(1), out}), ShapeError, name, ": y ", y.extents(),
              " does not fit x ", x.extents(), "; make it ", Extents<3>{x.extent(0), x.extent(1), out});
   const bool same = static_cast<const void*>(x.data()) == y.data() && x.strides() == y.strides();
@@ -95,98 +109,124 @@ void check_layer_shapes(std::string_view name, const TensorView<const T, 3>& x, 
              ": y shares memory with x; give it memory of its own");
 }
 
-/// f(first, last, worker) over ranges of [0, rows), on the executor when there is enough work. Rows must be independent
-/// of each other: where the ranges are cut then changes no result. `row_size` is the work of a row in elements.
-template <class F>
-void parallel_for_rows(Context& context, Index rows, Index row_size, F&& f) {
-  constexpr Index piece_size = 16384;  // elements: some microseconds, well above the cost of handing out a piece
-  const Index rows_per_piece = std::max<Index>(1, piece_size / std::max<Index>(1, row_size));
-  if (context.executor().concurrency() == 1 || rows <= rows_per_piece) {
-    if (rows > 0) f(Index{0}, rows, 0);
-    return;
-  }
-  const Index pieces = (rows + rows_per_piece - 1) / rows_per_piece;
-  context.executor().parallel_for(static_cast<int>(pieces), [&](int piece, int worker) {
-    const Index first = piece * rows_per_piece;
-    f(first, std::min(rows, first + rows_per_piece), worker);
-  });
-}
-
-/// f(begin, end) over ranges of [0, size): elements next to each other that don't depend on each other.
-template <class F>
-void parallel_for_elements(Context& context, Index size, F&& f) {
-  constexpr Index length = 1024;
-  parallel_for_rows(context, (size + length - 1) / length, length,
-                    [&](Index first, Index last, int) { f(first * length, std::min(size, last * length)); });
-}
-
-/// Lanes 0, ..., n - 1 (all of them when n is larger) from elements next to each other; the other lanes hold `fill`.
-/// With it and store_lanes(), the end of a row takes the same instructions as its middle.
+/// The check of dy and dx against the extents of x and y in the forward. Throws ShapeError when they don't fit,
+/// ValueError when dx shares memory with dy, unless in_place allows it to be dy.
 template <class T>
-HEED_ALWAYS_INLINE auto load_lanes(const T* from, Index n, accumulate_t<T> fill = 0) {
-  using A = accumulate_t<T>;
-  using V = Vec<A>;
-  if (n >= V::size) {
-    if constexpr (is_narrow_v<T>)
-      return load_float(from);
-    else
-      return V::load(from);
-  }
-  A lanes[V::size];
-  for (Index i = 0; i < V::size; ++i) lanes[i] = i < n ? static_cast<A>(from[i]) : fill;
-  return V::load(lanes);
+void check_gradient(std::string_view name, const Extents<3>& x, const Extents<3>& y, const TensorView<const T, 3>& dy,
+                    const TensorView<T, 3>& dx, InPlace in_place = InPlace::Forbidden) {
+  HEED_CHECK(x != Extents<3>{}, ShapeError, name,
+             ": the cache holds no forward; call forward(x, y, cache, context) of this layer first");
+  HEED_CHECK(dy.extents() == y, ShapeError, name, ": dy ", dy.extents(), " does not fit the y ", y,
+             " of the forward with this cache");
+  if (!dx.data()) return;
+  HEED_CHECK(dx.extents() == x, ShapeError, name, ": dx ", dx.extents(), " does not fit the x ", x,
+             " of the forward with this cache; give heed::kNotWanted where no dx is needed");
+  const bool same = dy.data() == dx.data() && dy.strides() == dx.strides();
+  HEED_CHECK((in_place == InPlace::Allowed && same) || !may_overlap(dy, dx), ValueError, name,
+             ": dx shares memory with dy; give it memory of its own");
 }
-
+/// The same with the x that a cache borrows, which dx must not overwrite.
 template <class T>
-HEED_ALWAYS_INLINE void store_lanes(Vec<accumulate_t<T>> value, T* to, Index n) {
-  using A = accumulate_t<T>;
-  if constexpr (!is_narrow_v<T>) {
-    if (n >= Vec<A>::size) return value.store(to);
-  }
-  A lanes[Vec<A>::size];
-  value.store(lanes);
-  for (Index i = 0; i < std::min<Index>(n, Vec<A>::size); ++i) to[i] = static_cast<T>(lanes[i]);
+void check_backward(std::string_view name, const TensorView<const T, 3>& x, const Extents<3>& y,
+                    const TensorView<const T, 3>& dy, const TensorView<T, 3>& dx,
+                    InPlace in_place = InPlace::Forbidden) {
+  check_gradient(name, x.extents(), y, dy, dx, in_place);
+  HEED_CHECK(!dx.data() || !may_overlap(x, dx), ValueError, name,
+             ": dx shares memory with x; give it memory of its own");
 }
 
-/// to = from, whatever the strides, walking along the smaller stride of the side that is not dense.
-template <class T>
-void copy_matrix(const TensorView<const T, 2>& from, const TensorView<T, 2>& to) {
-  const auto& guide = from.has_dense_rows() ? to.strides() : from.strides();
-  const bool down = std::abs(guide[0]) < std::abs(guide[1]);
-  const auto read = down ? from.transpose(0, 1) : from;
-  const auto write = down ? to.transpose(0, 1) : to;
-  for (Index i = 0; i < read.extent(0); ++i) {
-    for (Index j = 0; j < read.extent(1); ++j) write(i, j) = read(i, j);
-  }
-}
-
-/// row(b, l, from, to) for every row of x (B, L, E) and y (B, L, E), with elements next to each other: rows of other
-/// strides pass through a copy, several at a time, since column-major rows share cache lines. `to` may be `from`.
-/// Rows are independent and split over the executor.
-template <class T, class Row>
-void transform_rows(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context, Row&& row) {
-  constexpr Index group = 16;
-  const Index length = x.extent(1), width = x.extent(2);
-  const bool read_copy = !x.has_dense_rows(), write_copy = !y.has_dense_rows();
-  const Workspace::Frame frame(context.workspace());
-  const Index workers = read_copy || write_copy ? context.executor().concurrency() : 0;
-  const auto scratch = context.workspace().tensor<T, 3>({workers, group, width});
-  parallel_for_rows(context, x.extent(0) * length, width, [&](Index first, Index last, int worker) {
-    for (Index r = first, count; r < last; r += count) {
-      const Index b = r / length, l = r % length;
-      count = std::min({group, last - r, length - l});
-      const TensorView<const T, 2> from(x[b][l].data(), {count, width}, {x.stride(1), x.stride(2)});
-      const TensorView<T, 2> to(y[b][l].data(), {count, width}, {y.stride(1), y.stride(2)});
-      const TensorView<T, 2> rows(scratch[worker].data(), {count, width});
-      if (read_copy) copy_matrix(from, rows);
-      for (Index i = 0; i < count; ++i) {
-        row(b, l + i, read_copy ? rows[i].data() : from[i].data(), write_copy ? rows[i].data() : to[i].data());
-      }
-      if (write_copy) copy_matrix<T>(rows, to);
-    }
-  });
+/// Throws ShapeError unless a cache was filled by a layer like this one: `held` is a measure of the layer that filled
+/// it, `own` the same of this layer.
+template <class A>
+void check_cache(std::string_view name, std::string_view measure, const A& held, const A& own) {
+  HEED_CHECK(held == own, ShapeError, name, ": the cache holds a forward of another ", name, " with ", measure, " = ",
+             held, " but this one has ", measure, " = ", own, "; give the cache to a forward of this layer first");
 }
 
 }  // namespace detail
+
+/// Base of a layer with one input; see the head of this file.
+template <class Derived>
+class Layer : public Module<Derived> {
+ public:
+  /// The layer in error texts.
+  static constexpr std::string_view name() { return "heed::Layer"; }
+  /// Whether y may be x, and dx dy.
+  static constexpr bool kInPlace = false;
+  /// The width that the layer takes, where x has the given one.
+  Index input_width(Index width) const { return width; }
+  /// The width of y for an x of the given width.
+  Index output_width(Index width) const { return width; }
+
+  /// y = layer(x): a new result, a matrix for plain Eigen, else a Tensor of the rank of x.
+  template <TensorLike X>
+  auto operator()(const X& x, Context& context) const {
+    check<X>();
+    using T = scalar_of_t<X>;
+    return detail::apply<T>(
+        self().output_width(detail::width_of(x)), context,
+        [&](const TensorView<const T, 3>& in, const TensorView<T, 3>& out) { forward(in, out, context); }, x);
+  }
+  template <TensorLike X>
+  auto operator()(const X& x) const {
+    Context context;
+    return self()(x, context);
+  }
+
+  /// Throws ShapeError when y does not fit x or x the layer, ValueError when they share memory (a layer that works in
+  /// place allows y to be x).
+  template <TensorLike X, TensorLike Y>
+  void forward(const X& x, Y&& y, Context& context) const {
+    checked(x, y, context, Derived::kInPlace,
+            [&](const auto& in, const auto& out) { self().run(in, out, nullptr, context); });
+  }
+  /// forward() that a backward() can follow: x must live, unchanged, until then.
+  template <TensorLike X, TensorLike Y, class Cache>
+  void forward(const X& x, Y&& y, Cache& cache, Context& context) const {
+    checked(
+        x, y, context, Derived::kInPlace && !requires { cache.x; },
+        [&](const auto& in, const auto& out) { self().run(in, out, &cache, context); });
+  }
+
+  /// Adds to the gradients of the parameters and writes dx, the gradient of x, from dy, that of y; a dx that is
+  /// kNotWanted is not computed. Throws ShapeError when dy or dx don't fit the forward with this cache, ValueError when
+  /// dx shares memory with x or dy (a layer that works in place allows dx to be dy).
+  template <TensorLike DY, class DX, class Cache>
+  void backward(const DY& dy, DX&& dx, Cache& cache, Context& context) {
+    check<DY>();
+    using T = scalar_of_t<DY>;
+    const Workspace::Frame frame(context.workspace());
+    const TensorView<const T, 3> errors = detail::read_as<3>(dy, context.workspace());
+    const TensorView<T, 3> to = detail::gradient_view<T>(dx);
+    const auto in_place = Derived::kInPlace ? detail::InPlace::Allowed : detail::InPlace::Forbidden;
+    const auto y_of = [&](const Extents<3>& x) { return Extents<3>{x[0], x[1], self().output_width(x[2])}; };
+    if constexpr (requires { cache.x; }) {
+      detail::check_backward(self().name(), cache.x, y_of(cache.x.extents()), errors, to, in_place);
+      detail::check_cache(self().name(), "width of x", cache.x.extent(2), self().input_width(cache.x.extent(2)));
+    } else if constexpr (requires { cache.extents; }) {
+      detail::check_gradient(self().name(), cache.extents, y_of(cache.extents), errors, to, in_place);
+    }
+    static_cast<Derived&>(*this).run_backward(errors, to, cache, context);
+  }
+
+ private:
+  const Derived& self() const { return static_cast<const Derived&>(*this); }
+
+  template <class X>
+  static constexpr void check() {
+    if constexpr (requires { typename Derived::Scalar; }) detail::check_elements<typename Derived::Scalar, X>();
+  }
+  template <class X, class Y, class Run>
+  void checked(const X& x, Y&& y, Context& context, bool in_place, Run&& run) const {
+    check<X>();
+    const Workspace::Frame frame(context.workspace());
+    const auto in = detail::read_as<3>(x, context.workspace());
+    const auto out = detail::write_as<3>(y);
+    detail::check_layer_shapes(self().name(), in, out, self().input_width(in.extent(2)),
+                               self().output_width(in.extent(2)),
+                               in_place ? detail::InPlace::Allowed : detail::InPlace::Forbidden);
+    run(in, out);
+  }
+};
 
 HEED_NAMESPACE_END

@@ -6,390 +6,448 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include <heed/attention/attention.hpp>
 #include <heed/core/arguments.hpp>
+#include <heed/core/buffer.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/mask/basic.hpp>
-#include <heed/nn/backward.hpp>
-#include <heed/nn/head_projection.hpp>
+#include <heed/nn/attention_layer.hpp>
+#include <heed/nn/heads.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
-#include <heed/nn/masked_layer.hpp>
 #include <heed/nn/parameter.hpp>
 #include <heed/nn/rotary.hpp>
-#include <heed/nn/self_attention.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// The mean of attention weights (B, H, Lq, Lk) over the heads, (B, Lq, Lk): what PyTorch's average_attn_weights gives.
-template <AnyTensor Weights>
-auto mean_over_heads(const Weights& weights) {
-  static_assert(rank_of_v<Weights> == 4, "heed::mean_over_heads: the weights must be (B, H, Lq, Lk)");
-  using T = scalar_of_t<Weights>;
-  using A = accumulate_t<T>;
-  const TensorView<const T, 4> w = view_of(weights);
-  Tensor<T, 3> mean(w.extent(0), w.extent(2), w.extent(3));
-  for (Index b = 0; b < w.extent(0); ++b) {
-    for (Index q = 0; q < w.extent(2); ++q) {
-      for (Index k = 0; k < w.extent(3); ++k) {
-        A sum(0);
-        for (Index h = 0; h < w.extent(1); ++h) sum += static_cast<A>(w(b, h, q, k));
-        mean(b, q, k) = static_cast<T>(sum / static_cast<A>(w.extent(1)));
-      }
-    }
-  }
-  return mean;
-}
+/// Options of MultiHeadAttention.
+struct MultiHeadAttentionOptions {
+  Index embed_dim = 0;                        ///< E, the width of the queries' input and of y
+  Index num_heads = 0;                        ///< H
+  Index num_kv_heads = 0;                     ///< G, a divisor of H; 0 means H, 1 is multi-query attention
+  Index head_dim = 0;                         ///< Dk; 0 means E/H
+  Index value_head_dim = 0;                   ///< Dv; 0 means Dk
+  Index key_dim = 0;                          ///< the width of the keys' input (PyTorch: kdim); 0 means E
+  Index value_dim = 0;                        ///< the width of the values' input (PyTorch: vdim); 0 means key_dim
+  bool bias = true;                           ///< in every projection
+  std::optional<double> scale{};              ///< of the scores; 1/√Dk by default
+  double dropout = 0;                         ///< probability that a weight is dropped, while context.training
+  RotaryEmbeddingOptions rotary = kNoRotary;  ///< turns queries and keys by their positions
+};
 
-/// y = out_proj(concat over h of softmax(scale · Q_h·K_gᵀ under a mask)·V_g), g = h / (H/G).
-/// query (B, Lq, E), key (B, Lk, key_model), value (B, Lk, value_model), y (B, Lq, E), weights (B, H, Lq, Lk).
-/// Vaswani et al.: "Attention is all you need", 2017, section 3.2.2; grouped heads: Ainslie et al.: "GQA", 2023.
+/// y = out_proj(concat over h of softmax(scale · Q_h·K_gᵀ)·V_g), g = h / (H/G), under any attention: masks, score
+/// modifiers, another kind of attention. query (B, Lq, E), key (B, Lk, key_dim), value (B, Lk, value_dim), y (B, Lq,
+/// E), weights (B, H, Lq, Lk). Vaswani et al.: "Attention is all you need", 2017, section 3.2.2; grouped heads: Ainslie
+/// et al.: "GQA", 2023.
 ///
-/// Parameters, named as in PyTorch's MultiheadAttention: with one input width in_proj_weight, the rows of the query,
-/// key and value projections one after the other (H·Dk + G·Dk + G·Dv, E), else q_proj_weight (H·Dk, E), k_proj_weight
-/// (G·Dk, key_model) and v_proj_weight (G·Dv, value_model); in_proj_bias (H·Dk + G·Dk + G·Dv); out_proj.weight
-/// (E, H·Dv) and out_proj.bias (E). Starts with zeros: load weights or call initialize().
+/// Parameters as in PyTorch's MultiheadAttention: with one input width in_proj_weight, the rows of the query, key and
+/// value projections one after the other, else q_proj_weight, k_proj_weight and v_proj_weight.
 ///
 ///   heed::MultiHeadAttention<float> mha({.embed_dim = 512, .num_heads = 8});
-///   mha.initialize(1);
+///   mha.initialize(random);
 ///   Eigen::MatrixXf y = mha(x);                                  // x (L, E), any storage order
-///   heed::Tensor<float, 3> z = mha(batch, heed::Padding(lengths));
+///   heed::Tensor<float, 3> z = mha(batch, heed::Padding(lengths), heed::Alibi(8), context);
 ///   auto [c, weights] = mha.with_weights(query, memory, memory);
-template <class T>
-class MultiHeadAttention : public detail::MaskedLayer<MultiHeadAttention<T>, T> {
+template <LayerScalar T>
+class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
+  using In = TensorView<const T, 3>;
+  using Out = TensorView<T, 3>;
+  MultiHeadAttentionOptions options_;
+  std::array<Index, 3> heads_, width_, input_;  // of query, key and value, which are parts 0, 1 and 2
+
  public:
-  using detail::MaskedLayer<MultiHeadAttention<T>, T>::operator();
-  using detail::MaskedLayer<MultiHeadAttention<T>, T>::forward;
+  using Inputs = std::array<In, 3>;
+  using AttentionLayer<MultiHeadAttention, T>::operator();
+  using AttentionLayer<MultiHeadAttention, T>::forward;
+  using AttentionLayer<MultiHeadAttention, T>::backward;
+  using AttentionLayer<MultiHeadAttention, T>::run;
 
   /// Throws ShapeError for widths or heads that don't fit each other, ValueError for a scale that is not finite or a
   /// dropout outside [0, 1].
   explicit MultiHeadAttention(const MultiHeadAttentionOptions& options)
-      : options_(detail::resolved(options)),
-        in_proj_(options_),
-        out_proj_({.in_features = options_.num_heads * options_.value_head_dim,
-                   .out_features = options_.embed_dim,
-                   .bias = options_.bias}) {
-    if (options_.rotary) rotary_.emplace(*options_.rotary);
+      : options_(resolved(options)),
+        heads_{options_.num_heads, options_.num_kv_heads, options_.num_kv_heads},
+        width_{options_.head_dim, options_.head_dim, options_.value_head_dim},
+        input_{options_.embed_dim, options_.key_dim, options_.value_dim},
+        out_proj(options_.num_heads * options_.value_head_dim, options_.embed_dim, options_.bias) {
+    if (is_joint()) {
+      in_proj_weight = Parameter<T>(first_row(3), input_[0]);
+    } else {
+      for (int part = 0; part < 3; ++part) weight(part) = Parameter<T>(rows(part), input_[at(part)]);
+    }
+    if (options_.bias) in_proj_bias = Parameter<T>(first_row(3));
+    if (options_.rotary.enabled) rotary_.emplace(options_.rotary);
   }
 
-  /// What backward() needs of a forward: its inputs, borrowed, the projections, what attention gave, and its
-  /// statistics.
+  /// Memory of a forward that backward() needs: its inputs, borrowed, the projections, the attended values, and what
+  /// attention keeps.
   struct Cache {
-    std::array<TensorView<const T, 3>, 3> inputs{};
-    std::array<detail::Buffer<T>, 3> projected;
-    detail::Buffer<T> attended;
+    Inputs inputs{};
+    std::array<Buffer<T>, 3> projected;
+    Buffer<T> attended;
     AttentionCache<T> attention;
 
     /// Memory held.
     std::size_t bytes() const {
-      return projected[0].bytes() + projected[1].bytes() + projected[2].bytes() + attended.bytes() +
-             detail::bytes_of(attention);
+      return projected[0].bytes() + projected[1].bytes() + projected[2].bytes() + attended.bytes() + attention.bytes();
     }
   };
 
-  /// With everything that 0 stands for filled in.
+  Parameter<T> in_proj_weight;  ///< (H·Dk + G·Dk + G·Dv, E), where the inputs have one width
+  Parameter<T> q_proj_weight;   ///< (H·Dk, E), where they do not
+  Parameter<T> k_proj_weight;   ///< (G·Dk, key_dim), where they do not
+  Parameter<T> v_proj_weight;   ///< (G·Dv, value_dim), where they do not
+  Parameter<T> in_proj_bias;    ///< (H·Dk + G·Dk + G·Dv)
+  Linear<T> out_proj;           ///< (E, H·Dv)
+
+  static void members(auto&& f) {
+    f("in_proj_weight", &MultiHeadAttention::in_proj_weight);
+    f("q_proj_weight", &MultiHeadAttention::q_proj_weight);
+    f("k_proj_weight", &MultiHeadAttention::k_proj_weight);
+    f("v_proj_weight", &MultiHeadAttention::v_proj_weight);
+    f("in_proj_bias", &MultiHeadAttention::in_proj_bias);
+    f("out_proj", &MultiHeadAttention::out_proj);
+  }
+  static constexpr std::string_view name() { return "heed::MultiHeadAttention"; }
+  /// With everything that 0 means filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
-  Parameter<T>& in_proj_weight() { return in_proj_.joint_weight(); }
-  const Parameter<T>& in_proj_weight() const { return in_proj_.joint_weight(); }
-  Parameter<T>& q_proj_weight() { return in_proj_.part_weight(0); }
-  const Parameter<T>& q_proj_weight() const { return in_proj_.part_weight(0); }
-  Parameter<T>& k_proj_weight() { return in_proj_.part_weight(1); }
-  const Parameter<T>& k_proj_weight() const { return in_proj_.part_weight(1); }
-  Parameter<T>& v_proj_weight() { return in_proj_.part_weight(2); }
-  const Parameter<T>& v_proj_weight() const { return in_proj_.part_weight(2); }
-  Parameter<T>& in_proj_bias() { return in_proj_.bias(); }
-  const Parameter<T>& in_proj_bias() const { return in_proj_.bias(); }
-  Linear<T>& out_proj() { return out_proj_; }
-  const Linear<T>& out_proj() const { return out_proj_; }
+  Index input_width(Index) const { return options_.embed_dim; }
   Index output_width(Index) const { return options_.embed_dim; }
 
-  template <class F>
-  void visit(std::string_view prefix, F&& f) {
-    visit_parameters(*this, prefix, f);
-  }
-  template <class F>
-  void visit(std::string_view prefix, F&& f) const {
-    visit_parameters(*this, prefix, f);
-  }
-
-  /// Xavier-uniform weights, each of the four projections by its own widths; biases 0. `name` is the layer's name in
-  /// its model: layers of one model need different ones.
-  void initialize(std::uint64_t seed, std::string_view name = "") {
-    in_proj_.initialize(seed, name);
-    init::xavier_uniform(out_proj_.weight(), detail::generator(seed, name, "out_proj.weight"));
-    if (options_.bias) init::zeros(out_proj_.bias());
+  /// Xavier-uniform weights, each of the four projections by its widths; biases 0.
+  void initialize(Random& random, std::string_view name = "") {
+    constexpr std::string_view kParts[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
+    for (int part = 0; part < 3; ++part) {
+      init::xavier_uniform(weight(part).mutable_matrix().slice(0, first_weight_row(part), rows(part)),
+                           random(detail::join(name, kParts[part])));
+    }
+    if (in_proj_bias.exists()) init::zeros(in_proj_bias);
+    init::xavier_uniform(out_proj.weight, random(detail::join(name, "out_proj.weight")));
+    if (out_proj.bias.exists()) init::zeros(out_proj.bias);
   }
 
-  /// Lays the weights out as the kernel reads them: calls give the same bits in less time. Mutable access to a weight
-  /// drops its copy. With release, Projections::Joint leaves only self-attention possible. Throws ValueError when a
-  /// weight was released and changed since, or packed in the other way before.
-  void pack(const PackOptions& options = {}, Projections projections = Projections::Joint) {
-    in_proj_.pack(options, projections);
-    out_proj_.pack(options);
+  /// See Module::pack().
+  void pack(const PackOptions& options = {}) {
+    for (int part = 0; part < 3; ++part) packed_[at(part)].pack(weight(part), first_weight_row(part), rows(part));
+    for (int part = 0; options.release && part < 3; ++part) weight(part).release();
+    out_proj.pack(options);
   }
 
-  /// Cross-attention, y = mha(query, key, value, mask, context). The result is of the query's kind.
-  template <TensorLike Q, TensorLike K, TensorLike V>
-  auto operator()(const Q& query, const K& key, const V& value, const MaskArgument<T>& mask, Context& context) const {
-    check_elements<Q, K, V>();
-    const auto attention = [&](TensorView<const T, 3> q, TensorView<const T, 3> k, TensorView<const T, 3> v,
-                               TensorView<T, 3> y) { forward(q, k, v, mask, y, context); };
-    return detail::apply<T>(options_.embed_dim, context, attention, query, key, value);
-  }
-  template <TensorLike Q, TensorLike K, TensorLike V>
-  auto operator()(const Q& query, const K& key, const V& value, Context& context) const {
-    return (*this)(query, key, value, NoMask{}, context);
-  }
-  template <TensorLike Q, TensorLike K, TensorLike V>
-  auto operator()(const Q& query, const K& key, const V& value, const MaskArgument<T>& mask = NoMask{}) const {
-    Context context;
-    return (*this)(query, key, value, mask, context);
+  /// y = mha(query, key, value, parts...). Inputs that are the same view share a product.
+  template <TensorLike Q, TensorLike K, TensorLike V, class... Parts>
+  auto operator()(const Q& query, const K& key, const V& value, Parts&&... parts) const {
+    detail::check_elements<T, Q, K, V>();
+    detail::check_parts<Parts...>();
+    Context own;
+    Context& context = detail::pick<detail::IsContext>(own, parts...);
+    return detail::apply<T>(
+        options_.embed_dim, context,
+        [&](const In& q, const In& k, const In& v, const Out& y) {
+          forward(q, k, v, detail::attention_of(parts...), y, context);
+        },
+        query, key, value);
   }
 
-  /// auto [y, weights] = mha.with_weights(x, mask): y as without asking, and a Tensor of weights (B, H, Lq, Lk) before
-  /// dropout. weights.matrix(b, h) is one head as an Eigen map; mean_over_heads(weights) averages.
-  template <TensorLike X>
-  auto with_weights(const X& x, const MaskArgument<T>& mask, Context& context) const {
-    check_elements<X>();
+  /// auto [y, weights] = mha.with_weights(x, parts...) or (query, key, value, parts...): y is identical to
+  /// mha(x, parts...); the weights, a Tensor (B, H, Lq, Lk), are those before dropout. weights.matrix(b, h) is one head
+  /// as an Eigen map; mean_over_heads(weights) averages.
+  template <TensorLike X, class... Parts>
+  requires(!TensorLike<Parts> && ...)
+  auto with_weights(const X& x, Parts&&... parts) const {
+    Context own;
+    Context& context = detail::pick<detail::IsContext>(own, parts...);
     const Workspace::Frame frame(context.workspace());
-    const auto view = detail::read_as<3>(x, context.workspace());
-    return result_with_weights<X>(view, view, view, mask, context);
+    const In view = detail::read_as<3>(x, context.workspace());
+    return result_with_weights<X>(view, view, view, context, parts...);
   }
-  template <TensorLike X>
-  auto with_weights(const X& x, const MaskArgument<T>& mask = NoMask{}) const {
-    Context context;
-    return with_weights(x, mask, context);
-  }
-  template <TensorLike Q, TensorLike K, TensorLike V>
-  auto with_weights(const Q& query, const K& key, const V& value, const MaskArgument<T>& mask, Context& context) const {
-    check_elements<Q, K, V>();
+  template <TensorLike Q, TensorLike K, TensorLike V, class... Parts>
+  auto with_weights(const Q& query, const K& key, const V& value, Parts&&... parts) const {
+    Context own;
+    Context& context = detail::pick<detail::IsContext>(own, parts...);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
     return result_with_weights<Q>(detail::read_as<3>(query, workspace), detail::read_as<3>(key, workspace),
-                                  detail::read_as<3>(value, workspace), mask, context);
-  }
-  template <TensorLike Q, TensorLike K, TensorLike V>
-  auto with_weights(const Q& query, const K& key, const V& value, const MaskArgument<T>& mask = NoMask{}) const {
-    Context context;
-    return with_weights(query, key, value, mask, context);
+                                  detail::read_as<3>(value, workspace), context, parts...);
   }
 
-  /// Throws ShapeError when the inputs don't fit the layer or each other, or y is not (B, Lq, E); ValueError when y
-  /// overlaps an input; and what the mask finds wrong with the shape. Inputs that are the same view share a product.
-  void forward(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
-               const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
-    run(query, key, value, mask, {}, y, {}, context);
-    context.observe(y);
-  }
-  /// Self-attention.
-  void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Context& context) const {
-    forward(x, x, x, mask, y, context);
-  }
-  /// forward() that also writes the weights (B, H, Lq, Lk).
-  void forward_with_weights(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
-                            const MaskArgument<T>& mask, TensorView<T, 3> y, TensorView<T, 4> weights,
-                            Context& context) const {
-    const Extents<4> expected{query.extent(0), options_.num_heads, query.extent(1), key.extent(1)};
-    HEED_CHECK(weights.extents() == expected, ShapeError, kName, ": weights ", weights.extents(),
-               " do not fit the call; make them ", expected);
-    run(query, key, value, mask, {}, y, weights, context);
-    context.observe(y);
-  }
-  /// y = residual + layer(query, key, value): the addition is part of the last product. An observer is shown the
-  /// layer's own output, which then takes two passes, to the same bits. Throws as forward() does, also for a residual
-  /// that does not fit y or overlaps it.
-  void forward_residual(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
-                        const MaskArgument<T>& mask, TensorView<const T, 3> residual, TensorView<T, 3> y,
-                        Context& context) const {
-    detail::check_residual(kName, residual, y);
-    if (!context.observer) return run(query, key, value, mask, residual, y, {}, context);
-    forward(query, key, value, mask, y, context);
-    detail::apply_epilogue(y, {.residual = residual}, context);
-  }
-
-  /// forward() that a backward() can follow; the inputs must live, unchanged, until then.
-  void forward(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
-               const MaskArgument<T>& mask, TensorView<T, 3> y, Cache& cache, Context& context) const {
-    attend(query, key, value, mask, {}, y, cache, context);
-    context.observe(y);
-  }
-  void forward(TensorView<const T, 3> x, const MaskArgument<T>& mask, TensorView<T, 3> y, Cache& cache,
-               Context& context) const {
-    forward(x, x, x, mask, y, cache, context);
-  }
-  /// forward_residual() that a backward() can follow.
-  void forward_residual(TensorView<const T, 3> query, TensorView<const T, 3> key, TensorView<const T, 3> value,
-                        const MaskArgument<T>& mask, TensorView<const T, 3> residual, TensorView<T, 3> y, Cache& cache,
-                        Context& context) const {
-    detail::check_residual(kName, residual, y);
-    if (!context.observer) return attend(query, key, value, mask, residual, y, cache, context);
-    forward(query, key, value, mask, y, cache, context);
-    detail::apply_epilogue(y, {.residual = residual}, context);
-  }
-
-  /// Adds to the gradients of the projections and writes those of the inputs, under the mask of the forward. Inputs
-  /// that were the same view and share their weight have one gradient, that of the first of them: give the others no
-  /// data. Views without data are not computed. Throws ShapeError when a view doesn't fit the forward, ValueError when
-  /// a gradient overlaps dy or an input, or is asked for although it is part of another.
-  void backward(TensorView<const T, 3> dy, const MaskArgument<T>& mask, TensorView<T, 3> dquery, TensorView<T, 3> dkey,
-                TensorView<T, 3> dvalue, Cache& cache, Context& context) {
-    backward_residual(dy, mask, {dquery}, {dkey}, {dvalue}, cache, context);
-  }
-  /// Self-attention.
-  void backward(TensorView<const T, 3> dy, const MaskArgument<T>& mask, TensorView<T, 3> dx, Cache& cache,
-                Context& context) {
-    backward_residual(dy, mask, {dx}, {}, {}, cache, context);
-  }
-  /// The same with residuals added to the gradients of the inputs, in one pass.
-  void backward_residual(TensorView<const T, 3> dy, const MaskArgument<T>& mask, const InputGradient<T>& query,
-                         const InputGradient<T>& key, const InputGradient<T>& value, Cache& cache, Context& context) {
-    const std::array<InputGradient<T>, 3> gradients{query, key, value};
-    check_gradients(cache, dy, gradients);
+  /// forward() with inputs that differ: forward(query, key, value, y, rest...), or with the attention before y. `rest`
+  /// are by kind: an attention value or its parts, a cache, which a backward needs, and the Context. Throws ShapeError
+  /// when the inputs don't fit the layer or each other, or y is not (B, Lq, E); ValueError when y overlaps an input.
+  template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Y, class... Rest>
+  void forward(const Q& query, const K& key, const V& value, Y&& y, Rest&&... rest) const {
+    static_assert(detail::count_v<detail::IsContext, Rest...> == 1,
+                  "heed::MultiHeadAttention: forward takes one Context, after the other arguments");
+    Context& context = detail::pick<detail::IsContext>(detail::kNoMask, rest...);
+    detail::check_elements<T, Q, K, V, Y>();
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
-    const detail::Heads<T> in = in_proj_.heads_in(cache.inputs, memory_of(cache));
-    const Extents<3> extents = attended_extents(cache.inputs[0]);
-    const TensorView<T, 3> attended = cache.attended.template view<3>(extents);
-    const TensorView<T, 3> dattended = workspace.template tensor<T, 3>(extents);
-    out_proj_.backward(dy, dattended, {attended}, context);
-    std::array<TensorView<T, 3>, 3> memory;
-    const detail::Heads<T> d = in_proj_.heads_in(cache.inputs, [&](int part, const Extents<3>& e) {
-      return memory[static_cast<std::size_t>(part)] = workspace.template tensor<T, 3>(e);
+    const Inputs inputs{detail::read_as<3>(query, workspace), detail::read_as<3>(key, workspace),
+                        detail::read_as<3>(value, workspace)};
+    const Out out = detail::write_as<3>(y);
+    check_inputs(inputs, out);
+    Cache* cache = nullptr;
+    const auto take = [&](auto& argument) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(argument)>, Cache>) cache = &argument;
+    };
+    (take(rest), ...);
+    run(inputs, detail::attention_of(rest...), {}, out, {}, cache, context);
+  }
+  template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Y, class... Rest>
+  void forward(const Q& query, const K& key, const V& value, const AnyAttention<T>& attention, Y&& y,
+               Rest&&... rest) const {
+    forward(query, key, value, y, attention, rest...);
+  }
+  /// forward() of inputs {query, key, value} that also writes the weights (B, H, Lq, Lk).
+  template <TensorLike Y, AnyTensor Weights>
+  void forward_with_weights(const Inputs& inputs, const AnyAttention<T>& attention, Y&& y, Weights&& weights,
+                            Context& context) const {
+    const Out out = detail::write_as<3>(y);
+    check_inputs(inputs, out);
+    const TensorView<T, 4> w = view_of(weights);
+    const Extents<4> expected{inputs[0].extent(0), options_.num_heads, inputs[0].extent(1), inputs[1].extent(1)};
+    HEED_CHECK(w.extents() == expected, ShapeError, name(), ": weights ", w.extents(),
+               " do not fit the call; make them ", expected);
+    run(inputs, attention, {}, out, w, nullptr, context);
+  }
+
+  /// backward() of a forward with inputs that differ. Inputs that were the same view and share their weight have one
+  /// gradient, that of the first of them; the others are kNotWanted. Throws ShapeError when a view doesn't fit the
+  /// forward, ValueError when a gradient overlaps dy or an input, or is asked for although it is part of another.
+  template <TensorLike DY, class DQ, class DK, class DV>
+  void backward(const DY& dy, DQ&& dquery, DK&& dkey, DV&& dvalue, Cache& cache, Context& context) {
+    const Workspace::Frame frame(context.workspace());
+    const In errors = detail::read_as<3>(dy, context.workspace());
+    const std::array<Out, 3> gradients{detail::gradient_view<T>(dquery), detail::gradient_view<T>(dkey),
+                                       detail::gradient_view<T>(dvalue)};
+    check_gradients(errors, gradients, cache);
+    run_backward(errors, {{{gradients[0]}, {gradients[1]}, {gradients[2]}}}, cache, context);
+  }
+
+  /// The layer without checks, for layers made of it.
+  void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context) const {
+    detail::check_width<T>(name(), "key", x, options_.key_dim);
+    detail::check_width<T>(name(), "value", x, options_.value_dim);
+    run({x, x, x}, attention, {}, y, {}, cache, context);
+  }
+  /// y = residual + layer(inputs): the addition is part of the last product; a residual without data adds nothing. An
+  /// observer is shown the layer's output without the residual, which then takes two passes, to the same bits.
+  void run(const Inputs& inputs, const AnyAttention<T>& attention, const In& residual, const Out& y,
+           const TensorView<T, 4>& weights, Cache* cache, Context& context) const {
+    const Workspace::Frame frame(context.workspace());
+    const auto memory = [&](Buffer<T>* kept, const Extents<3>& extents) {
+      return kept ? kept->template view<3>(extents) : context.workspace().template tensor<T, 3>(extents);
+    };
+    if (cache) cache->inputs = inputs;
+    const Heads<T> in = heads_of(inputs, [&](int part, int end, const Extents<3>& extents) {
+      const Out projected = memory(cache ? &cache->projected[at(part)] : nullptr, extents);
+      project(inputs[at(part)], part, end, projected, context);
+      return projected;
     });
-    mask.attend_backward({in.q, in.k, in.v, split_values(attended), {}, attention_options(), &cache.attention},
-                         split_values(dattended), {d.q, d.k, d.v}, context);
+    if (rotary_) {
+      rotary_->forward(in.q, Positions(), in.q, context);
+      rotary_->forward(in.k, Positions(), in.k, context);
+    }
+    const Out attended = memory(cache ? &cache->attended : nullptr, attended_extents(inputs[0]));
+    attention.attend({in.q,
+                      in.k,
+                      in.v,
+                      split_values(attended),
+                      weights,
+                      {.scale = options_.scale, .dropout = options_.dropout},
+                      cache ? &cache->attention : nullptr},
+                     context);
+    {
+      const Context::Scope scope(context, "out_proj");
+      out_proj.run(attended, {.residual = context.observer ? In{} : residual}, y, context);
+    }
+    context.observe(y);
+    if (context.observer && residual.data()) detail::apply_epilogue<T>(y, {.residual = residual}, context);
+  }
+
+  void run_backward(const In& dy, const Out& dx, Cache& cache, Context& context) {
+    check_gradients(dy, {dx}, cache);
+    run_backward(dy, {{{dx}}}, cache, context);
+  }
+  /// The gradient of an input: dx + residual in one pass; a residual without data adds nothing, and it may be dx.
+  struct Gradient {
+    Out dx{};
+    In residual{};
+  };
+  /// The gradients, under the attention of the forward.
+  void run_backward(const In& dy, const std::array<Gradient, 3>& gradients, Cache& cache, Context& context) {
+    const Inputs& inputs = cache.inputs;
+    Workspace& workspace = context.workspace();
+    const Workspace::Frame frame(workspace);
+    const Extents<3> extents = attended_extents(inputs[0]);
+    const Out dattended = workspace.template tensor<T, 3>(extents);
+    out_proj.run_backward(dy, cache.attended.template view<3>(extents), {}, dattended, context);
+    std::array<Out, 3> projected;
+    const Heads<T> d = heads_of(inputs, [&](int part, int, const Extents<3>& e) {
+      return projected[at(part)] = workspace.template tensor<T, 3>(e);
+    });
+    detail::attend_backward<T>(cache.attention, split_values(dattended), {d.q, d.k, d.v}, context);
     if (rotary_) {
       rotary_->inverse(d.q, Positions(), d.q, context);
       rotary_->inverse(d.k, Positions(), d.k, context);
     }
-    in_proj_.backward(cache.inputs, gradients, context,
-                      [&](int part, const Extents<3>&) { return memory[static_cast<std::size_t>(part)]; });
+    heads_of(inputs, [&](int part, int end, const Extents<3>&) {
+      const Out& errors = projected[at(part)];
+      const Index first = first_weight_row(part), count = first_row(end) - first_row(part);
+      T* dbias = in_proj_bias.exists() ? in_proj_bias.grad().data() + first_row(part) : nullptr;
+      detail::linear_backward_parameters<T>(inputs[at(part)], errors, weight(part).grad_matrix().slice(0, first, count),
+                                            dbias, context);
+      if (const auto& [dx, residual] = gradients[at(part)]; dx.data()) {
+        detail::linear_backward_input<T>(errors, weight(part).matrix().slice(0, first, count), residual, dx, context);
+      }
+      return errors;
+    });
+  }
+  /// True when the gradient of a part's input is in that of the part before it: they share input and weight.
+  bool shares_input(const Inputs& inputs, int part) const {
+    const In &a = inputs[at(part - 1)], &b = inputs[at(part)];
+    return is_joint() && a.data() == b.data() && a.extents() == b.extents() && a.strides() == b.strides();
   }
 
  private:
-  static constexpr std::string_view kName = "heed::MultiHeadAttention";
+  static constexpr std::string_view kInputs[] = {"query", "key", "value"};
+  static constexpr std::size_t at(int part) { return static_cast<std::size_t>(part); }
 
-  template <TensorLike... X>
-  static constexpr void check_elements() {
-    static_assert((detail::has_elements_of_v<X, T> && ...),
-                  "heed: the elements of an input are not of the layer's type; "
-                  "cast it, x.cast<float>() for plain Eigen");
+  static MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
+    HEED_CHECK(o.embed_dim >= 1 && o.num_heads >= 1, ShapeError, name(), ": embed_dim = ", o.embed_dim,
+               " and num_heads = ", o.num_heads, " must be at least 1");
+    HEED_CHECK(o.num_kv_heads >= 0 && o.head_dim >= 0 && o.value_head_dim >= 0 && o.key_dim >= 0 && o.value_dim >= 0,
+               ShapeError, name(), ": num_kv_heads = ", o.num_kv_heads, ", head_dim = ", o.head_dim,
+               ", value_head_dim = ", o.value_head_dim, ", key_dim = ", o.key_dim, " and value_dim = ", o.value_dim,
+               " can't be negative");
+    if (o.num_kv_heads == 0) o.num_kv_heads = o.num_heads;
+    HEED_CHECK(o.num_heads % o.num_kv_heads == 0, ShapeError, name(), ": num_heads = ", o.num_heads,
+               " but num_kv_heads = ", o.num_kv_heads,
+               "; num_heads must be a multiple: query head h reads key head h / (num_heads/num_kv_heads)");
+    if (o.head_dim == 0) {
+      HEED_CHECK(o.embed_dim % o.num_heads == 0, ShapeError, name(), ": embed_dim = ", o.embed_dim,
+                 " is not a multiple of num_heads = ", o.num_heads, "; give head_dim");
+      o.head_dim = o.embed_dim / o.num_heads;
+    }
+    if (o.value_head_dim == 0) o.value_head_dim = o.head_dim;
+    if (o.key_dim == 0) o.key_dim = o.embed_dim;
+    if (o.value_dim == 0) o.value_dim = o.key_dim;
+    if (o.rotary.enabled) {
+      if (o.rotary.head_dim == 0) o.rotary.head_dim = o.head_dim;
+      HEED_CHECK(o.rotary.head_dim == o.head_dim, ShapeError, name(), ": rotary.head_dim = ", o.rotary.head_dim,
+                 " but head_dim = ", o.head_dim, "; leave it 0, or give rotary.rotary_dim to turn a part of each head");
+    }
+    detail::check_attention_options(name(), o.scale, o.dropout);
+    return o;
   }
 
-  template <class Self, class F>
-  static void visit_parameters(Self& self, std::string_view prefix, F& f) {
-    detail::HeadProjection<T>::visit_parameters(self.in_proj_, prefix, f);
-    self.out_proj_.visit(detail::join(prefix, "out_proj"), f);
-  }
-
-  void check_inputs(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key,
-                    const TensorView<const T, 3>& value, const TensorView<T, 3>& y) const {
-    constexpr std::string_view kNames[] = {"query", "key", "value"};
-    const TensorView<const T, 3>* inputs[] = {&query, &key, &value};
+  void check_inputs(const Inputs& inputs, const Out& y) const {
+    const auto& [query, key, value] = inputs;
     for (int part = 0; part < 3; ++part) {
-      const TensorView<const T, 3>& input = *inputs[part];
-      HEED_CHECK(input.extent(2) == in_proj_.input_width(part), ShapeError, kName, ": ", kNames[part], " ",
-                 input.extents(), " has width ", input.extent(2), " but the layer takes ", in_proj_.input_width(part));
-      HEED_CHECK(input.extent(0) == query.extent(0), ShapeError, kName, ": ", kNames[part], " ", input.extents(),
+      const In& input = inputs[at(part)];
+      detail::check_width<T>(name(), kInputs[part], input, input_[at(part)]);
+      HEED_CHECK(input.extent(0) == query.extent(0), ShapeError, name(), ": ", kInputs[part], " ", input.extents(),
                  " has B = ", input.extent(0), " but query ", query.extents(), " has B = ", query.extent(0));
-      HEED_CHECK(!detail::may_overlap(input, y), ValueError, kName, ": y shares memory with ", kNames[part],
+      HEED_CHECK(!detail::may_overlap(input, y), ValueError, name(), ": y shares memory with ", kInputs[part],
                  "; give it memory of its own");
     }
-    HEED_CHECK(key.extent(1) == value.extent(1), ShapeError, kName, ": value ", value.extents(),
+    HEED_CHECK(key.extent(1) == value.extent(1), ShapeError, name(), ": value ", value.extents(),
                " has Lk = ", value.extent(1), " but key ", key.extents(), " has Lk = ", key.extent(1),
                "; each key needs one value");
     const Extents<3> expected{query.extent(0), query.extent(1), options_.embed_dim};
-    HEED_CHECK(y.extents() == expected, ShapeError, kName, ": y ", y.extents(), " does not fit query ", query.extents(),
-               "; make it ", expected);
+    HEED_CHECK(y.extents() == expected, ShapeError, name(), ": y ", y.extents(), " does not fit query ",
+               query.extents(), "; make it ", expected);
+  }
+  void check_gradients(const In& dy, const std::array<Out, 3>& gradients, const Cache& cache) const {
+    const In& query = cache.inputs[0];
+    for (int part = 0; part < 3; ++part) {
+      detail::check_backward(name(), cache.inputs[at(part)], {query.extent(0), query.extent(1), options_.embed_dim}, dy,
+                             gradients[at(part)]);
+      HEED_CHECK(!gradients[at(part)].data() || part == 0 || !shares_input(cache.inputs, part), ValueError, name(),
+                 ": the input of ", kInputs[part], " was the same view as ", kInputs[part - 1],
+                 "; its gradient is part of that one, give kNotWanted");
+    }
+    detail::check_cache(name(), "num_heads", cache.attention.q().extent(1), options_.num_heads);
+    detail::check_cache(name(), "head_dim", cache.attention.q().extent(3), options_.head_dim);
+    detail::check_cache(name(), "num_kv_heads", cache.attention.k().extent(1), options_.num_kv_heads);
+    detail::check_cache(name(), "value_head_dim", cache.attention.v().extent(3), options_.value_head_dim);
   }
 
-  AttentionOptions attention_options() const { return {.scale = options_.scale, .dropout = options_.dropout}; }
-  TensorView<T, 4> split_values(const TensorView<T, 3>& x) const {
+  bool is_joint() const { return input_[0] == input_[1] && input_[0] == input_[2]; }
+  Index rows(int part) const { return heads_[at(part)] * width_[at(part)]; }
+  /// The first row of a part in in_proj_weight and in_proj_bias; for 3, the number of rows.
+  Index first_row(int part) const {
+    Index first = 0;
+    for (int before = 0; before < part; ++before) first += rows(before);
+    return first;
+  }
+  Index first_weight_row(int part) const { return is_joint() ? first_row(part) : 0; }
+  template <class Self>
+  static auto& weight_of(Self& self, int part) {
+    if (self.is_joint()) return self.in_proj_weight;
+    return part == 0 ? self.q_proj_weight : part == 1 ? self.k_proj_weight : self.v_proj_weight;
+  }
+  Parameter<T>& weight(int part) { return weight_of(*this, part); }
+  const Parameter<T>& weight(int part) const { return weight_of(*this, part); }
+
+  TensorView<T, 4> split_values(const Out& x) const {
     return detail::split_heads(x, 0, options_.num_heads, options_.value_head_dim);
   }
-  Extents<3> attended_extents(const TensorView<const T, 3>& query) const {
+  Extents<3> attended_extents(const In& query) const {
     return {query.extent(0), query.extent(1), options_.num_heads * options_.value_head_dim};
   }
-  void rotate(const detail::Heads<T>& heads, Context& context) const {
-    if (!rotary_) return;
-    rotary_->forward(heads.q, Positions(), heads.q, context);
-    rotary_->forward(heads.k, Positions(), heads.k, context);
-  }
-  /// Memory in the workspace for each part of a projection.
-  static auto take_from(Workspace& workspace) {
-    return [&workspace](int, const Extents<3>& extents) { return workspace.template tensor<T, 3>(extents); };
-  }
 
-  void run(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key, const TensorView<const T, 3>& value,
-           const MaskArgument<T>& mask, const TensorView<const T, 3>& residual, const TensorView<T, 3>& y,
-           const TensorView<T, 4>& weights, Context& context) const {
-    check_inputs(query, key, value, y);
-    const Workspace::Frame frame(context.workspace());
-    const detail::Heads<T> in =
-        in_proj_.project({query, key, value}, context, take_from(context.workspace()), detail::Sharing::UnlessPacked);
-    rotate(in, context);
-    const auto attended = context.workspace().template tensor<T, 3>(attended_extents(query));
-    mask.attend({in.q, in.k, in.v, split_values(attended), weights, attention_options()}, context);
-    const Context::Scope scope(context, "out_proj");
-    out_proj_.forward(attended, {.residual = residual}, y, context);
+  /// The heads in memory(part, end, extents), which is called for each run of parts [part, end) that share their input
+  /// and weight; the columns of such a run are next to each other.
+  template <class Memory>
+  Heads<T> heads_of(const Inputs& inputs, Memory&& memory) const {
+    TensorView<T, 4> parts[3];
+    for (int part = 0; part < 3;) {
+      int end = part + 1;
+      while (end < 3 && shares_input(inputs, end)) ++end;
+      const In& x = inputs[at(part)];
+      const Index first = first_row(part);
+      const Out run = memory(part, end, Extents<3>{x.extent(0), x.extent(1), first_row(end) - first});
+      for (; part < end; ++part) {
+        parts[part] = detail::split_heads(run, first_row(part) - first, heads_[at(part)], width_[at(part)]);
+      }
+    }
+    return {parts[0], parts[1], parts[2]};
   }
-
-  static auto memory_of(Cache& cache) {
-    return [&cache](int part, const Extents<3>& extents) {
-      return cache.projected[static_cast<std::size_t>(part)].template view<3>(extents);
-    };
-  }
-  /// run() that fills a cache.
-  void attend(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key,
-              const TensorView<const T, 3>& value, const MaskArgument<T>& mask, const TensorView<const T, 3>& residual,
-              const TensorView<T, 3>& y, Cache& cache, Context& context) const {
-    check_inputs(query, key, value, y);
-    cache.inputs = {query, key, value};
-    const detail::Heads<T> in = in_proj_.project(cache.inputs, context, memory_of(cache), detail::Sharing::Always);
-    rotate(in, context);
-    const TensorView<T, 3> attended = cache.attended.template view<3>(attended_extents(query));
-    mask.attend({in.q, in.k, in.v, split_values(attended), {}, attention_options(), &cache.attention}, context);
-    const Context::Scope scope(context, "out_proj");
-    out_proj_.forward(attended, {.residual = residual}, y, context);
-  }
-  void check_gradients(const Cache& cache, const TensorView<const T, 3>& dy,
-                       const std::array<InputGradient<T>, 3>& gradients) const {
-    const TensorView<const T, 3>& query = cache.inputs[0];
-    for (int part = 0; part < 3; ++part) {
-      const auto at = static_cast<std::size_t>(part);
-      detail::check_backward(kName, cache.inputs[at], {query.extent(0), query.extent(1), options_.embed_dim}, dy,
-                             gradients[at].dx);
-      detail::check_backward_residual(kName, gradients[at].residual, gradients[at].dx);
-      HEED_CHECK(!gradients[at].dx.data() || !in_proj_.is_joined(cache.inputs, part), ValueError, kName,
-                 ": the input of ", part == 1 ? "key" : "value",
-                 " was the same view as the one before it; its gradient is part of "
-                 "that one, give it no data");
+  /// Parts [first, end) of the projection of x: one product with the weight, or one for each packed part.
+  void project(const In& x, int first, int end, const Out& to, Context& context) const {
+    const T* bias = detail::value_or_null(in_proj_bias);
+    const auto bias_of = [&](int part) { return bias ? bias + first_row(part) : nullptr; };
+    if (!packed_[at(first)].current(weight(first))) {
+      const auto rows = weight(first).matrix().slice(0, first_weight_row(first), first_row(end) - first_row(first));
+      return detail::linear<T>(x, rows, to, {.bias = bias_of(first)}, context);
+    }
+    for (int part = first; part < end; ++part) {
+      const Out columns = to.slice(2, first_row(part) - first_row(first), rows(part));
+      detail::linear<T>(x, *packed_[at(part)].current(weight(part)), columns, {.bias = bias_of(part)}, context);
     }
   }
 
-  template <TensorLike Q>
-  auto result_with_weights(const TensorView<const T, 3>& query, const TensorView<const T, 3>& key,
-                           const TensorView<const T, 3>& value, const MaskArgument<T>& mask, Context& context) const {
+  template <TensorLike Q, class... Parts>
+  auto result_with_weights(const In& query, const In& key, const In& value, Context& context, Parts&... parts) const {
+    detail::check_parts<Parts...>();
     const Index B = query.extent(0), Lq = query.extent(1);
-    AttentionWithWeights<detail::result_t<Q, T>, Tensor<T, 4>> result{
+    detail::OutputAndWeights<detail::result_t<Q, T>, Tensor<T, 4>> result{
         detail::make_result<Q, T, 3>({B, Lq, options_.embed_dim}),
         Tensor<T, 4>(B, options_.num_heads, Lq, key.extent(1))};
-    forward_with_weights(query, key, value, mask, detail::write_as<3>(result.out), result.weights.view(), context);
+    forward_with_weights({query, key, value}, detail::attention_of(parts...), result.out, result.weights, context);
     return result;
   }
 
-  MultiHeadAttentionOptions options_;
-  detail::HeadProjection<T> in_proj_;
-  Linear<T> out_proj_;
+  std::array<detail::PackedRows<T>, 3> packed_;
   std::optional<RotaryEmbedding<T>> rotary_;
 };
 

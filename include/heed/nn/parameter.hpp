@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// A trainable value with its gradient, and the names under which layers present them.
+/// Parameter: a trainable value with its gradient; and the names of parameters.
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include <heed/core/buffer.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
@@ -19,8 +20,8 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A number that no other call of this process returns. Two values with the same one are copies of each other, so that
-/// a parameter assigned from another can't pass for the one that a layer has packed.
+/// A number that no other call of this process returns. Two values with the same number are copies of each other, so a
+/// parameter assigned from another can't be mistaken for the one that a layer has packed.
 inline std::uint64_t next_version() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -30,56 +31,59 @@ inline std::uint64_t next_version() {
 
 /// A vector (n) or a matrix (rows, columns) of trainable numbers and, once a backward has run, their gradient.
 ///
-/// Layers hand them out through visit(prefix, f) under PyTorch's names and in a stable order. A default-constructed
-/// parameter does not exist (a Linear without bias has none) and is not visited.
+/// Layers show them through visit(prefix, f) under PyTorch's names and in a stable order. A default-constructed
+/// parameter does not exist (a Linear without bias has none) and is not visited. A vector starts with zeros; a matrix
+/// must be initialized, loaded or written before it is read.
 template <class T>
 class Parameter {
  public:
   Parameter() = default;
   /// n zeros.
-  explicit Parameter(Index n) : rank_(1), extents_{n, 1}, value_(n) {}
-  /// rows × columns zeros. Weights are (out, in), as PyTorch stores them.
-  Parameter(Index rows, Index columns) : rank_(2), extents_{rows, columns}, value_(rows * columns) {}
+  explicit Parameter(Index n) : rank_(1), extents_{n, 1}, is_set_(true) { value_.template view<2>(extents_); }
+  /// rows × columns numbers to be set. Weights are (out, in), as PyTorch stores them.
+  Parameter(Index rows, Index columns) : rank_(2), extents_{rows, columns} { value_.template view<2>(extents_); }
 
   /// False for a default-constructed one, which has no numbers.
   bool exists() const { return rank_ > 0; }
+  /// 1 for a vector, 2 for a matrix.
   int rank() const { return rank_; }
   /// (n, 1) for a vector.
   const Extents<2>& extents() const { return extents_; }
+  /// The number of elements.
   Index size() const { return extents_[0] * extents_[1]; }
 
-  /// All numbers in row-major order. Throws ValueError after release().
+  /// All numbers in row-major order. Throws ValueError after release(), and for a matrix that was never set.
   TensorView<const T, 1> value() const {
     require_value();
-    return value_.view();
+    HEED_CHECK(is_set_, ValueError, "heed::Parameter: a weight of shape ", extents_,
+               " is read before it was set; call initialize(random), load_parameters(), or write mutable_value()");
+    return {value_.data(), {size()}};
   }
   /// The same as a matrix (rows, columns); a vector is (n, 1).
   TensorView<const T, 2> matrix() const { return {value().data(), extents_}; }
   /// For writing. Packed copies that layers made of this value are dropped.
   TensorView<T, 1> mutable_value() {
     require_value();
+    is_set_ = true;
     version_ = detail::next_version();
-    return value_.view();
+    return {value_.data(), {size()}};
   }
   /// The same as a matrix (rows, columns).
   TensorView<T, 2> mutable_matrix() { return {mutable_value().data(), extents_}; }
 
-  /// Changes with every mutable access and assignment: how a layer knows whether its packed copy is still good.
+  /// Changes with every mutable access and assignment, so that a layer knows whether its packed copy is still good.
   std::uint64_t version() const { return version_; }
 
-  /// Frees the numbers; a layer that has packed them goes on working. Reading them afterwards is a ValueError.
-  void release() { value_ = Tensor<T, 1>(); }
-  /// Whether release() has freed the numbers.
+  /// Frees the numbers; a layer that has packed them keeps working. Reading them afterwards throws ValueError.
+  void release() { value_ = {}; }
+  /// True after release().
   bool released() const { return value_.size() != size(); }
 
   /// The gradient, zero at first; the first call allocates it. Backwards add to it until zero_grad().
-  TensorView<T, 1> grad() {
-    if (grad_.size() != size()) grad_ = Tensor<T, 1>(size());
-    return grad_.view();
-  }
+  TensorView<T, 1> grad() { return {grad_.template view<2>(extents_).data(), {size()}}; }
   /// The same as a matrix (rows, columns).
   TensorView<T, 2> grad_matrix() { return {grad().data(), extents_}; }
-  /// Whether the gradient has been allocated.
+  /// True once a backward, or grad(), has allocated the gradient.
   bool has_grad() const { return exists() && grad_.size() == size() && size() > 0; }
   /// Sets the gradient to zero, for the next backward to add to.
   void zero_grad() { std::fill_n(grad_.data(), grad_.size(), T(0)); }
@@ -92,7 +96,8 @@ class Parameter {
 
   int rank_ = 0;
   Extents<2> extents_{0, 0};
-  Tensor<T, 1> value_, grad_;
+  bool is_set_ = false;
+  detail::CopiedBuffer<T> value_, grad_;
   std::uint64_t version_ = detail::next_version();
 };
 
@@ -108,6 +113,16 @@ inline std::string join(std::string_view prefix, std::string_view name, int numb
   return join(join(prefix, name), std::to_string(number));
 }
 
+/// The numbers of a parameter, and its gradient; null for one that does not exist.
+template <class T>
+const T* value_or_null(const Parameter<T>& parameter) {
+  return parameter.exists() ? parameter.value().data() : nullptr;
+}
+template <class T>
+T* grad_or_null(Parameter<T>& parameter) {
+  return parameter.exists() ? parameter.grad().data() : nullptr;
+}
+
 /// f(name, parameter) for a parameter that exists.
 template <class P, class F>
 void visit_parameter(std::string_view prefix, std::string_view name, P& parameter, F& f) {
@@ -116,12 +131,12 @@ void visit_parameter(std::string_view prefix, std::string_view name, P& paramete
 
 }  // namespace detail
 
-/// The number of trainable numbers of a layer.
-template <class Layer>
-Index parameter_count(const Layer& layer) {
+/// The number of trainable numbers of a layer or a model.
+template <class Model>
+Index parameter_count(const Model& model) {
   Index count = 0;
   auto add = [&](std::string_view, const auto& parameter) { count += parameter.size(); };
-  layer.visit("", add);
+  model.visit("", add);
   return count;
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <heed/core/buffer.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
@@ -21,18 +22,19 @@
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/nn/backward.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
+#include <heed/nn/module.hpp>
 #include <heed/nn/parameter.hpp>
 #include <heed/nn/recurrent_arguments.hpp>
 #include <heed/nn/recurrent_cell.hpp>
 #include <heed/nn/recurrent_sequences.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// The parameters of one layer in one direction; G gates, 1 in an RNN, 4 in an LSTM, 3 in a GRU.
+/// The parameters of one layer in one direction; G gates: 1 in an RNN, 4 in an LSTM, 3 in a GRU.
 template <class T>
 struct RecurrentWeights {
   Parameter<T> weight_ih;         ///< (G·hidden, in); in = directions · hidden from the second layer on
@@ -53,29 +55,34 @@ const T* step_panels(const TensorView<const T, 2>& b, Workspace& workspace) {
 
 }  // namespace detail
 
-/// What RNN, LSTM and GRU are: y = layer(x), x (B, L, in), y (B, L, directions · hidden). y of a padded position is 0;
-/// what x holds there is not read.
+/// Base of RNN, LSTM and GRU: y = layer(x), x (B, L, in), y (B, L, directions · hidden). y of a padded position is 0;
+/// the numbers that x holds there are not read.
 ///
 /// Parameters under PyTorch's names, for each layer k: weight_ih_lk, weight_hh_lk, bias_ih_lk, bias_hh_lk, and the
-/// same with _reverse. They start with zeros: load weights or call initialize().
+/// same with _reverse. Load weights or call initialize() before the first use.
 ///
 ///   heed::LSTM<float> layer({.input_size = 32, .hidden_size = 64});
 ///   layer.forward(x, {.lengths = lengths, .h_n = h, .c_n = c}, y, context);
-template <class T>
-class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
+template <LayerScalar T>
+class Recurrent : public Layer<Recurrent<T>> {
+  using In = TensorView<const T, 3>;
+  using Out = TensorView<T, 3>;
   struct PassCache {
-    detail::Buffer<T> saved, h_0, c_0;
+    Buffer<T> saved, h_0, c_0;
   };
   struct LayerCache {
-    detail::Buffer<T> output, dropped;
+    Buffer<T> output, dropped;
     std::optional<DropoutPattern> pattern{};
     std::array<PassCache, 2> passes;
   };
 
  public:
-  using detail::UnaryLayer<Recurrent<T>>::operator();
+  using Scalar = T;
+  using Layer<Recurrent>::operator();
+  using Layer<Recurrent>::forward;
+  using Layer<Recurrent>::backward;
 
-  /// What backward() needs of a forward. It borrows nothing: x and the states may go.
+  /// Memory of a forward that backward() needs. It borrows nothing: x and the states may go.
   class Cache {
    public:
     /// Memory held.
@@ -90,26 +97,31 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
 
    private:
     friend Recurrent;
+    std::string_view name_;
+    RecurrentOptions options_;
     Extents<3> extents_{};
     detail::PackedSequences sequences_;
-    detail::Buffer<Index> places_;
-    detail::Buffer<T> x_;
+    Buffer<Index> places_;
+    Buffer<T> x_;
     std::vector<LayerCache> layers_;
   };
 
+  std::string_view name() const { return cell_->name; }
   const RecurrentOptions& options() const { return options_; }
   /// 2 where there is a pass from the end, else 1.
-  int directions() const { return options_.bidirectional ? 2 : 1; }
+  Index directions() const { return options_.bidirectional ? 2 : 1; }
+  Index input_width(Index) const { return options_.input_size; }
   Index output_width(Index) const { return directions() * options_.hidden_size; }
   /// (S, B, hidden), the extents of a state for B sequences.
-  Extents<3> state_extents(Index B) const { return boundary().state_extents(B); }
+  Extents<3> state_extents(Index B) const { return {options_.num_layers * directions(), B, options_.hidden_size}; }
 
   /// The parameters of a layer; direction 1 is the one from the end. Throws ValueError where there is none.
-  RecurrentWeights<T>& weights(int layer, int direction = 0) { return parts_[checked(layer, direction)].weights; }
-  const RecurrentWeights<T>& weights(int layer, int direction = 0) const {
+  RecurrentWeights<T>& weights(Index layer, Index direction = 0) { return parts_[checked(layer, direction)].weights; }
+  const RecurrentWeights<T>& weights(Index layer, Index direction = 0) const {
     return parts_[checked(layer, direction)].weights;
   }
 
+  /// As Module::visit().
   template <class F>
   void visit(std::string_view prefix, F&& f) {
     visit_parameters(*this, prefix, f);
@@ -119,16 +131,15 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     visit_parameters(*this, prefix, f);
   }
 
-  /// Uniform numbers within ±1/√hidden, as PyTorch's layers start. `name` is the layer's name in its model: layers of
-  /// one model need different ones.
-  void initialize(std::uint64_t seed, std::string_view name = "") {
+  /// Uniform numbers within ±1/√hidden, as PyTorch's layers start.
+  void initialize(Random& random, std::string_view name = "") {
     const double bound = detail::inverse_root_fan(options_.hidden_size);
-    visit("", [&](std::string_view part, Parameter<T>& parameter) {
-      init::uniform(parameter, detail::generator(seed, name, part), -bound, bound);
+    visit(name, [&](std::string_view path, Parameter<T>& parameter) {
+      init::uniform(parameter, random(path), -bound, bound);
     });
   }
 
-  /// Packs every weight as Linear::pack().
+  /// See Module::pack().
   void pack(const PackOptions& options = {}) {
     for (Part& part : parts_) {
       part.packed_ih.pack(part.weights.weight_ih, 0, part.weights.weight_ih.extents()[0]);
@@ -142,10 +153,9 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   /// y = layer(x, {.lengths = lengths, ...}) for any TensorLike x.
   template <TensorLike X>
   auto operator()(const X& x, const RecurrentArguments<T>& arguments, Context& context) const {
-    static_assert(std::is_same_v<scalar_of_t<X>, T>, "heed: the elements of x are not of the layer's type; cast x");
+    detail::check_elements<T, X>();
     return detail::apply<T>(
-        output_width(0), context,
-        [&](TensorView<const T, 3> in, TensorView<T, 3> out) { forward(in, arguments, out, context); }, x);
+        output_width(0), context, [&](const In& in, const Out& out) { forward(in, arguments, out, context); }, x);
   }
   template <TensorLike X>
   auto operator()(const X& x, const RecurrentArguments<T>& arguments) const {
@@ -153,76 +163,45 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     return (*this)(x, arguments, context);
   }
 
-  /// Throws ShapeError unless x is (B, L, in) and y (B, L, directions · hidden), ValueError when they overlap.
-  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Context& context) const {
-    run(x, {}, y, nullptr, context);
-  }
-  /// The same with lengths and states. Throws ShapeError also for lengths or states that don't fit x, ValueError for a
+  /// forward() with lengths and states. Throws ShapeError also for lengths or states that don't fit x, ValueError for a
   /// length outside 0, ..., L, for a cell state where there are no cells, and for final states that overlap anything
-  /// but their own initial ones.
-  void forward(TensorView<const T, 3> x, const RecurrentArguments<T>& arguments, TensorView<T, 3> y,
-               Context& context) const {
-    run(x, arguments, y, nullptr, context);
+  /// but the same initial ones.
+  template <TensorLike X, TensorLike Y>
+  void forward(const X& x, const RecurrentArguments<T>& arguments, Y&& y, Context& context) const {
+    run_checked(x, arguments, y, nullptr, context);
   }
-  /// forward() that a backward() can follow.
-  void forward(TensorView<const T, 3> x, TensorView<T, 3> y, Cache& cache, Context& context) const {
-    run(x, {}, y, &cache, context);
-  }
-  void forward(TensorView<const T, 3> x, const RecurrentArguments<T>& arguments, TensorView<T, 3> y, Cache& cache,
-               Context& context) const {
-    run(x, arguments, y, &cache, context);
+  template <TensorLike X, TensorLike Y>
+  void forward(const X& x, const RecurrentArguments<T>& arguments, Y&& y, Cache& cache, Context& context) const {
+    run_checked(x, arguments, y, &cache, context);
   }
 
   /// Back through time: adds to the gradients of the parameters and writes dx, 0 in the padding; dy is not read there.
-  /// A dx without data is not computed. Throws ShapeError when dy or dx don't fit the forward, ValueError when they
-  /// overlap or a weight was released.
-  void backward(TensorView<const T, 3> dy, TensorView<T, 3> dx, Cache& cache, Context& context) {
-    backward(dy, RecurrentGradients<T>{}, dx, cache, context);
+  /// Throws ShapeError when dy, dx or a gradient of a state doesn't fit the forward, ValueError when one that is
+  /// written overlaps another or a weight was released.
+  template <TensorLike DY, class DX>
+  void backward(const DY& dy, const RecurrentGradients<T>& states, DX&& dx, Cache& cache, Context& context) {
+    const Workspace::Frame frame(context.workspace());
+    run_backward(detail::read_as<3>(dy, context.workspace()), states, detail::gradient_view<T>(dx), cache, context);
   }
-  /// The same with the gradients of the states. Throws ShapeError also when one of them doesn't fit, ValueError when
-  /// one that is written overlaps another argument.
-  void backward(TensorView<const T, 3> dy, const RecurrentGradients<T>& states, TensorView<T, 3> dx, Cache& cache,
-                Context& context) {
-    HEED_CHECK(cache.layers_.size() == static_cast<std::size_t>(options_.num_layers), ShapeError, cell_->name,
-               ": the cache holds a forward of ", cache.layers_.size(), " layers but there are ", options_.num_layers,
-               "; give it to a forward of this layer first");
-    detail::check_backward(boundary(), cache.extents_, dy, states, dx);
-    const detail::PackedSequences& sequences = cache.sequences_;
-    Workspace& workspace = context.workspace();
-    const Workspace::Frame frame(workspace);
-    const Index rows = sequences.rows(), width = output_width(0);
-    auto errors = workspace.template tensor<T, 2>({rows, width});
-    auto errors_below = workspace.template tensor<T, 2>({options_.num_layers > 1 ? rows : 0, width});
-    sequences.pack(dy, errors, context);
-    for (int layer = options_.num_layers; layer-- > 0;) {
-      TensorView<T, 2> dinput = errors_below;
-      if (layer == 0)
-        dinput = dx.data() ? workspace.template tensor<T, 2>({rows, options_.input_size}) : TensorView<T, 2>{};
-      for (int direction = 0; direction < directions(); ++direction) {
-        backward_pass({layer, direction}, errors, states, dinput, cache, context);
-      }
-      if (layer == 0) {
-        if (dx.data()) sequences.unpack<T>(dinput, dx, context);
-      } else {
-        const std::optional<DropoutPattern>& pattern = cache.layers_[static_cast<std::size_t>(layer - 1)].pattern;
-        if (pattern) drop(sequences, *pattern, dinput, dinput, context);
-        std::swap(errors, errors_below);
-      }
-    }
+
+  /// The layer without checks of x and y, for layers made of it.
+  void run(const In& x, const Out& y, Cache* cache, Context& context) const { run(x, {}, y, cache, context); }
+  void run_backward(const In& dy, const Out& dx, Cache& cache, Context& context) {
+    run_backward(dy, RecurrentGradients<T>{}, dx, cache, context);
   }
 
  protected:
   /// Throws ShapeError for a width or a number of layers below 1, ValueError for a dropout outside [0, 1].
   Recurrent(const detail::RecurrentCell<T>& cell, const RecurrentOptions& options) : cell_(&cell), options_(options) {
     HEED_CHECK(options.input_size >= 1 && options.hidden_size >= 1 && options.num_layers >= 1, ShapeError, cell.name,
-               ": in = ", options.input_size, ", hidden = ", options.hidden_size, " and layers = ", options.num_layers,
-               " must be at least 1");
+               ": input_size = ", options.input_size, ", hidden_size = ", options.hidden_size,
+               " and num_layers = ", options.num_layers, " must be at least 1");
     HEED_CHECK(options.dropout >= 0 && options.dropout <= 1, ValueError, cell.name, ": dropout = ", options.dropout,
                " must be a probability between 0 and 1");
     const Index gates = cell.gates * options.hidden_size;
-    for (int layer = 0; layer < options.num_layers; ++layer) {
+    for (Index layer = 0; layer < options.num_layers; ++layer) {
       const Index in = layer == 0 ? options.input_size : output_width(0);
-      for (int direction = 0; direction < directions(); ++direction) {
+      for (Index direction = 0; direction < directions(); ++direction) {
         RecurrentWeights<T>& w = parts_.emplace_back().weights;
         w.weight_ih = Parameter<T>(gates, in);
         w.weight_hh = Parameter<T>(gates, options.hidden_size);
@@ -240,21 +219,14 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
   };
   /// One pass of one layer.
   struct Pass {
-    int layer, direction;
+    Index layer, direction;
   };
 
-  detail::RecurrentBoundary boundary() const {
-    return {cell_->name,
-            cell_->has_cell_state,
-            options_.input_size,
-            output_width(0),
-            options_.num_layers * directions(),
-            options_.hidden_size};
-  }
+  detail::RecurrentBoundary boundary(Index B) const { return {name(), cell_->has_cell_state, state_extents(B)}; }
   std::size_t index_of(const Pass& pass) const {
     return static_cast<std::size_t>(pass.layer * directions() + pass.direction);
   }
-  std::size_t checked(int layer, int direction) const {
+  std::size_t checked(Index layer, Index direction) const {
     HEED_CHECK(layer >= 0 && layer < options_.num_layers && direction >= 0 && direction < directions(), ValueError,
                cell_->name, "::weights: there is no layer ", layer, " in direction ", direction, " of ",
                options_.num_layers, " layers and ", directions(), " directions");
@@ -263,8 +235,8 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
 
   template <class Self, class F>
   static void visit_parameters(Self& self, std::string_view prefix, F& f) {
-    for (int layer = 0; layer < self.options_.num_layers; ++layer) {
-      for (int direction = 0; direction < self.directions(); ++direction) {
+    for (Index layer = 0; layer < self.options_.num_layers; ++layer) {
+      for (Index direction = 0; direction < self.directions(); ++direction) {
         auto& w = self.weights(layer, direction);
         const std::string suffix = "_l" + std::to_string(layer) + (direction == 1 ? "_reverse" : "");
         detail::visit_parameter(prefix, "weight_ih" + suffix, w.weight_ih, f);
@@ -275,10 +247,20 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     }
   }
 
-  /// With a cache, what the backward needs lives there, otherwise in the workspace; the arithmetic is the same.
-  void run(const TensorView<const T, 3>& x, const RecurrentArguments<T>& arguments, const TensorView<T, 3>& y,
-           Cache* cache, Context& context) const {
-    detail::check_forward(boundary(), x, arguments, y);
+  template <class X, class Y>
+  void run_checked(const X& x, const RecurrentArguments<T>& arguments, Y&& y, Cache* cache, Context& context) const {
+    detail::check_elements<T, X>();
+    const Workspace::Frame frame(context.workspace());
+    const In in = detail::read_as<3>(x, context.workspace());
+    const Out out = detail::write_as<3>(y);
+    detail::check_layer_shapes(name(), in, out, options_.input_size, output_width(0));
+    run(in, arguments, out, cache, context);
+  }
+
+  /// The memory that the backward needs comes from the cache, or without one from the workspace; the arithmetic is the
+  /// same.
+  void run(const In& x, const RecurrentArguments<T>& arguments, const Out& y, Cache* cache, Context& context) const {
+    detail::check_forward(boundary(x.extent(0)), x, arguments, y);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
     const Index B = x.extent(0), L = x.extent(1), places_size = detail::PackedSequences::memory_size(B, L);
@@ -286,21 +268,23 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
         cache ? cache->places_.template view<1>({places_size}).data() : workspace.template take<Index>(places_size);
     const detail::PackedSequences sequences(arguments.lengths, B, L, places);
     if (cache) {
+      cache->name_ = name();
+      cache->options_ = options_;
       cache->extents_ = x.extents();
       cache->sequences_ = sequences;
       cache->layers_.resize(static_cast<std::size_t>(options_.num_layers));
     }
     const Index rows = sequences.rows();
-    const auto memory = [&](detail::Buffer<T>* kept, Index width) {
+    const auto memory = [&](Buffer<T>* kept, Index width) {
       return kept ? kept->template view<2>({rows, width}) : workspace.template tensor<T, 2>({rows, width});
     };
 
     TensorView<T, 2> input = memory(cache ? &cache->x_ : nullptr, options_.input_size);
     sequences.pack(x, input, context);
-    for (int layer = 0; layer < options_.num_layers; ++layer) {
+    for (Index layer = 0; layer < options_.num_layers; ++layer) {
       LayerCache* kept = cache ? &cache->layers_[static_cast<std::size_t>(layer)] : nullptr;
       const TensorView<T, 2> output = memory(kept ? &kept->output : nullptr, output_width(0));
-      for (int direction = 0; direction < directions(); ++direction) {
+      for (Index direction = 0; direction < directions(); ++direction) {
         run_pass({layer, direction}, sequences, input, output, arguments,
                  kept ? &kept->passes[static_cast<std::size_t>(direction)] : nullptr, context);
       }
@@ -317,14 +301,52 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     context.observe(y);
   }
 
-  /// Where the states of a pass are; without data where there are none.
+  void run_backward(const In& dy, const RecurrentGradients<T>& states, const Out& dx, Cache& cache, Context& context) {
+    const RecurrentOptions& held = cache.options_;
+    HEED_CHECK(!cache.layers_.empty() && cache.name_ == name() && held.input_size == options_.input_size &&
+                   held.hidden_size == options_.hidden_size && held.num_layers == options_.num_layers &&
+                   held.bidirectional == options_.bidirectional,
+               ShapeError, name(), ": the cache holds a forward of ",
+               cache.layers_.empty() ? std::string_view("no layer") : cache.name_,
+               " with num_layers = ", cache.layers_.size(), ", input_size = ", held.input_size,
+               ", hidden_size = ", held.hidden_size, " but this layer has num_layers = ", options_.num_layers,
+               ", input_size = ", options_.input_size, ", hidden_size = ", options_.hidden_size,
+               "; give it to a forward of this layer first");
+    const Extents<3>& x = cache.extents_;
+    detail::check_gradient(name(), x, {x[0], x[1], output_width(0)}, dy, dx);
+    detail::check_backward(boundary(x[0]), dy, states, dx);
+    const detail::PackedSequences& sequences = cache.sequences_;
+    Workspace& workspace = context.workspace();
+    const Workspace::Frame frame(workspace);
+    const Index rows = sequences.rows(), width = output_width(0);
+    auto errors = workspace.template tensor<T, 2>({rows, width});
+    auto errors_below = workspace.template tensor<T, 2>({options_.num_layers > 1 ? rows : 0, width});
+    sequences.pack(dy, errors, context);
+    for (Index layer = options_.num_layers; layer-- > 0;) {
+      TensorView<T, 2> dinput = errors_below;
+      if (layer == 0)
+        dinput = dx.data() ? workspace.template tensor<T, 2>({rows, options_.input_size}) : TensorView<T, 2>{};
+      for (Index direction = 0; direction < directions(); ++direction) {
+        backward_pass({layer, direction}, errors, states, dinput, cache, context);
+      }
+      if (layer == 0) {
+        if (dx.data()) sequences.unpack<T>(dinput, dx, context);
+      } else {
+        const std::optional<DropoutPattern>& pattern = cache.layers_[static_cast<std::size_t>(layer - 1)].pattern;
+        if (pattern) drop(sequences, *pattern, dinput, dinput, context);
+        std::swap(errors, errors_below);
+      }
+    }
+  }
+
+  /// The states of a pass; without data where there are none.
   template <class U>
   static TensorView<U, 2> state_of(const TensorView<U, 3>& states, std::size_t number) {
     return states.data() ? states[static_cast<Index>(number)] : TensorView<U, 2>{};
   }
-  /// The columns of a direction in what a layer gives.
+  /// The columns of a direction in a layer's output.
   template <class U>
-  TensorView<U, 2> columns_of(int direction, const TensorView<U, 2>& output) const {
+  TensorView<U, 2> columns_of(Index direction, const TensorView<U, 2>& output) const {
     return output.slice(1, direction * options_.hidden_size, options_.hidden_size);
   }
 
@@ -349,7 +371,8 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
       if (kept) detail::copy_matrix<T>(c, kept->c_0.template view<2>(state));
     }
 
-    detail::linear<T>(input.unsqueeze(), operand_of(part), saved.slice(1, 0, gates).unsqueeze(), {}, context);
+    detail::linear<T>(input.unsqueeze(), part.weights.weight_ih, part.packed_ih, saved.slice(1, 0, gates).unsqueeze(),
+                      {.bias = detail::value_or_null(part.weights.bias_ih)}, context);
     const auto recurrent = workspace.template tensor<T, 2>({sequences.batch(), gates});
     const PackedMatrix<T>* packed = part.packed_hh.current(part.weights.weight_hh);
     const T* panels =
@@ -359,7 +382,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     for (Index i = 0; i < sequences.steps(); ++i) {
       const Index t = order.step(i), first = sequences.first(t), n = sequences.count(t);
       detail::multiply<T>(
-          {h.slice(0, 0, n), panels, recurrent.slice(0, 0, n), {.bias = detail::bias_from(part.weights.bias_hh)}},
+          {h.slice(0, 0, n), panels, recurrent.slice(0, 0, n), {.bias = detail::value_or_null(part.weights.bias_hh)}},
           context);
       detail::parallel_for_rows(context, n, kWorkOfUnit * gates, [&](Index begin, Index end, int) {
         for (Index r = begin; r < end; ++r) {
@@ -425,17 +448,18 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     if (dc.data()) sequences.restore<T>(dc, state_of(states.dc_0, number));
 
     detail::linear_backward_parameters<T>(input_of(pass.layer, cache).unsqueeze(), dinput_gates.unsqueeze(),
-                                          weights.weight_ih.grad_matrix(), grad_of(weights.bias_ih), context);
+                                          weights.weight_ih.grad_matrix(), detail::grad_or_null(weights.bias_ih),
+                                          context);
     detail::linear_backward_parameters<T>(h_before.unsqueeze(), drecurrent.unsqueeze(), weights.weight_hh.grad_matrix(),
-                                          grad_of(weights.bias_hh), context);
+                                          detail::grad_or_null(weights.bias_hh), context);
     if (!dinput.data()) return;
     const TensorView<T, 3> to = dinput.unsqueeze();
     detail::linear_backward_input<T>(dinput_gates.unsqueeze(), weights.weight_ih.matrix(),
                                      pass.direction == 0 ? TensorView<T, 3>{} : to, to, context);
   }
 
-  /// What layer `layer` read in the forward of this cache, (rows, in).
-  TensorView<const T, 2> input_of(int layer, Cache& cache) const {
+  /// The input of layer `layer` in the forward of this cache, (rows, in).
+  TensorView<const T, 2> input_of(Index layer, Cache& cache) const {
     const Index rows = cache.sequences_.rows();
     if (layer == 0) return cache.x_.template view<2>({rows, options_.input_size});
     LayerCache& below = cache.layers_[static_cast<std::size_t>(layer - 1)];
@@ -462,14 +486,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
     });
   }
 
-  static detail::LinearOperand<T> operand_of(const Part& part) {
-    const PackedMatrix<T>* packed = part.packed_ih.current(part.weights.weight_ih);
-    return {packed ? TensorView<const T, 2>{} : part.weights.weight_ih.matrix(), packed,
-            detail::bias_from(part.weights.bias_ih)};
-  }
-  static T* grad_of(Parameter<T>& bias) { return bias.exists() ? bias.grad().data() : nullptr; }
-
-  /// A unit's gate costs some exponentials: about so many elements of other work.
+  /// A unit's gate costs some exponentials, about as much as this many elements of other work.
   static constexpr Index kWorkOfUnit = 4;
 
   const detail::RecurrentCell<T>* cell_;
@@ -478,7 +495,7 @@ class Recurrent : public detail::UnaryLayer<Recurrent<T>> {
 };
 
 /// The simple recurrent layer: h' = f(x·W_ihᵀ + b_ih + h·W_hhᵀ + b_hh), f = tanh or ReLU. See Recurrent.
-template <class T>
+template <LayerScalar T>
 class RNN : public Recurrent<T> {
  public:
   /// Throws ShapeError for a width or a number of layers below 1, ValueError for a dropout outside [0, 1].
@@ -489,7 +506,7 @@ class RNN : public Recurrent<T> {
 };
 
 /// Long short-term memory: gates i, f, g, o in this order, h' = o·tanh(c'), c' = f·c + i·g. See Recurrent.
-template <class T>
+template <LayerScalar T>
 class LSTM : public Recurrent<T> {
  public:
   /// Throws as RNN.
@@ -498,7 +515,7 @@ class LSTM : public Recurrent<T> {
 
 /// Gated recurrent unit: gates r, z, n in this order, h' = (1 - z)·n + z·h, where r acts on h·W_hnᵀ + b_hn. See
 /// Recurrent.
-template <class T>
+template <LayerScalar T>
 class GRU : public Recurrent<T> {
  public:
   /// Throws as RNN.

@@ -2,148 +2,129 @@
 #pragma once
 
 /// @file
-/// What goes into recurrent layers and comes out of them: options, lengths, states and their gradients, with the checks
-/// at the boundary.
+/// Options, lengths, states and gradients of recurrent layers, with the checks of a call.
 
+#include <cstddef>
 #include <span>
 #include <string_view>
 
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/nn/layer.hpp>
 
 HEED_NAMESPACE_BEGIN
 
+/// Options of LSTM and GRU.
 struct RecurrentOptions {
-  Index input_size;            ///< E, width of x
-  Index hidden_size;           ///< width of a state
-  int num_layers = 1;          ///< each on the output of the one before
+  Index input_size = 0;        ///< E, width of x
+  Index hidden_size = 0;       ///< width of a state
+  Index num_layers = 1;        ///< each on the output of the one before
   bool bidirectional = false;  ///< a second pass from the end, its states behind the first one's in y
   bool bias = true;            ///< add bias_ih and bias_hh
   double dropout = 0;          ///< probability that an element between two layers is dropped, while context.training
 };
 
-/// What an RNN squashes its states with.
+/// The function that an RNN applies to its states.
 enum class Nonlinearity { Tanh, Relu };
 
+/// Options of RNN.
 struct RNNOptions {
-  Index input_size;            ///< E, width of x
-  Index hidden_size;           ///< width of a state
-  int num_layers = 1;          ///< each on the output of the one before
+  Index input_size = 0;        ///< E, width of x
+  Index hidden_size = 0;       ///< width of a state
+  Index num_layers = 1;        ///< each on the output of the one before
   bool bidirectional = false;  ///< a second pass from the end, its states behind the first one's in y
   bool bias = true;            ///< add bias_ih and bias_hh
   double dropout = 0;          ///< probability that an element between two layers is dropped, while context.training
   Nonlinearity nonlinearity = Nonlinearity::Tanh;
 };
 
-/// What goes into a recurrent layer beside x, and out of it beside y. S = layers · directions; state number
+/// Optional inputs and outputs of a recurrent layer. S = layers · directions; a state has the number
 /// layer · directions + direction, as in PyTorch.
 template <class T>
 struct RecurrentArguments {
-  std::span<const int> lengths{};  ///< (B), what counts of each sequence; nothing stands for all of x
+  std::span<const int> lengths{};  ///< (B), the length of each sequence; by default all of x
   TensorView<const T, 3> h_0{};    ///< (S, B, hidden), the state before; without data it is 0
   TensorView<const T, 3> c_0{};    ///< the same of an LSTM's cells
-  TensorView<T, 3> h_n{};          ///< (S, B, hidden), receives each sequence's state at its own end; it may be h_0
+  TensorView<T, 3> h_n{};          ///< (S, B, hidden), receives the state at the end of each sequence; it may be h_0
   TensorView<T, 3> c_n{};          ///< the same of an LSTM's cells; it may be c_0
 };
 
 /// The gradients of the states, (S, B, hidden) each.
 template <class T>
 struct RecurrentGradients {
-  TensorView<const T, 3> dh_n{}, dc_n{};  ///< what comes from the final state; without data it is 0
+  TensorView<const T, 3> dh_n{}, dc_n{};  ///< those of the final state; without data they are 0
   TensorView<T, 3> dh_0{}, dc_0{};  ///< receive those of the initial state where they have data; may be dh_n, dc_n
 };
 
 namespace detail {
 
-/// What the checks know of a layer.
+/// A view that a call of a recurrent layer reads or writes.
+template <class T>
+struct RecurrentArgument {
+  std::string_view name;
+  TensorView<const T, 3> view;
+  bool written = false;
+  char state = 0;  ///< 'h' or 'c' for a state: one that is written may be the one that is read
+};
+
+/// The facts about a layer that the checks need.
 struct RecurrentBoundary {
   std::string_view name;
   bool has_cell_state;
-  Index in, out, states, hidden;
+  Extents<3> state;  ///< (layers · directions, B, hidden)
 
-  Extents<3> state_extents(Index B) const { return {states, B, hidden}; }
-
-  /// A state of that name: it must fit B sequences, and be there only where it means something.
-  template <class U>
-  void check_state(std::string_view argument, const TensorView<U, 3>& state, Index B, bool is_cell_state) const {
-    if (!state.data()) return;
-    HEED_CHECK(!is_cell_state || has_cell_state, ValueError, name, ": ", argument,
-               " was given, but the layer has no cells; leave it out");
-    HEED_CHECK(state.extents() == state_extents(B), ShapeError, name, ": ", argument, " ", state.extents(),
-               " does not fit; make it ", state_extents(B), ", (layers · directions, B, hidden)");
-  }
-  /// What is written must not share memory with what another argument reads or writes.
-  template <class U, class V>
-  void check_apart(std::string_view written, const TensorView<U, 3>& to, std::string_view other,
-                   const TensorView<V, 3>& view) const {
-    HEED_CHECK(!to.data() || !view.data() || !may_overlap(to, view), ValueError, name, ": ", written,
-               " shares memory with ", other, "; give it memory of its own");
-  }
-  /// The same where both may be one view: a state that goes on in place.
-  template <class T>
-  void check_carried(std::string_view written, const TensorView<T, 3>& to, std::string_view read,
-                     const TensorView<const T, 3>& from) const {
-    if (to.data() != from.data() || to.strides() != from.strides()) check_apart(written, to, read, from);
+  /// Throws unless every state fits the layer and nothing that is written shares memory with another argument.
+  template <class T, std::size_t N>
+  void check(const RecurrentArgument<T> (&arguments)[N]) const {
+    for (std::size_t i = 0; i < N; ++i) {
+      const RecurrentArgument<T>& a = arguments[i];
+      if (!a.view.data()) continue;
+      HEED_CHECK(a.state != 'c' || has_cell_state, ValueError, name, ": ", a.name,
+                 " was given, but the layer has no cells; leave it out");
+      HEED_CHECK(a.state == 0 || a.view.extents() == state, ShapeError, name, ": ", a.name, " ", a.view.extents(),
+                 " does not fit; make it ", state, ", (layers · directions, B, hidden)");
+      for (std::size_t j = 0; j < N; ++j) {
+        const RecurrentArgument<T>& b = arguments[j];
+        const bool is_same = a.view.data() == b.view.data() && a.view.strides() == b.view.strides();
+        if (i == j || !a.written || !b.view.data() || (is_same && a.state != 0 && a.state == b.state)) continue;
+        HEED_CHECK(!may_overlap(a.view, b.view), ValueError, name, ": ", a.name, " shares memory with ", b.name,
+                   "; give it memory of its own");
+      }
+    }
   }
 };
 
 template <class T>
 void check_forward(const RecurrentBoundary& layer, const TensorView<const T, 3>& x, const RecurrentArguments<T>& a,
                    const TensorView<T, 3>& y) {
-  check_layer_shapes(layer.name, x, y, layer.in, layer.out);
   const Index B = x.extent(0), L = x.extent(1);
   if (!a.lengths.empty()) {
     HEED_CHECK(static_cast<Index>(a.lengths.size()) == B, ShapeError, layer.name, ": ", a.lengths.size(),
                " lengths were given for the ", B, " sequences of x ", x.extents(), "; give one for each");
     for (std::size_t b = 0; b < a.lengths.size(); ++b) {
       HEED_CHECK(a.lengths[b] >= 0 && a.lengths[b] <= L, ValueError, layer.name, ": lengths[", b, "] = ", a.lengths[b],
-                 " must lie between 0 and L = ", L, " of x ", x.extents());
+                 " must be between 0 and L = ", L, " of x ", x.extents());
     }
   }
-  layer.check_state("h_0", a.h_0, B, false);
-  layer.check_state("c_0", a.c_0, B, true);
-  layer.check_state("h_n", a.h_n, B, false);
-  layer.check_state("c_n", a.c_n, B, true);
-  layer.check_carried("h_n", a.h_n, "h_0", a.h_0);
-  layer.check_carried("c_n", a.c_n, "c_0", a.c_0);
-  layer.check_apart("h_n", a.h_n, "c_0", a.c_0);
-  layer.check_apart("c_n", a.c_n, "h_0", a.h_0);
-  layer.check_apart("h_n", a.h_n, "c_n", a.c_n);
-  layer.check_apart("h_n", a.h_n, "x", x);
-  layer.check_apart("c_n", a.c_n, "x", x);
-  layer.check_apart("y", y, "h_0", a.h_0);
-  layer.check_apart("y", y, "c_0", a.c_0);
-  layer.check_apart("y", y, "h_n", a.h_n);
-  layer.check_apart("y", y, "c_n", a.c_n);
+  const RecurrentArgument<T> arguments[] = {{"y", y, true},
+                                            {"x", x},
+                                            {"h_0", a.h_0, false, 'h'},
+                                            {"c_0", a.c_0, false, 'c'},
+                                            {"h_n", a.h_n, true, 'h'},
+                                            {"c_n", a.c_n, true, 'c'}};
+  layer.check(arguments);
 }
 
-/// x: the extents of the forward's x.
 template <class T>
-void check_backward(const RecurrentBoundary& layer, const Extents<3>& x, const TensorView<const T, 3>& dy,
-                    const RecurrentGradients<T>& g, const TensorView<T, 3>& dx) {
-  const Extents<3> y{x[0], x[1], layer.out};
-  HEED_CHECK(dy.extents() == y, ShapeError, layer.name, ": dy ", dy.extents(), " does not fit the y ", y,
-             " of the forward with this cache");
-  HEED_CHECK(!dx.data() || dx.extents() == x, ShapeError, layer.name, ": dx ", dx.extents(), " does not fit the x ", x,
-             " of the forward with this cache; give a view without data where no dx is needed");
-  layer.check_state("dh_n", g.dh_n, x[0], false);
-  layer.check_state("dc_n", g.dc_n, x[0], true);
-  layer.check_state("dh_0", g.dh_0, x[0], false);
-  layer.check_state("dc_0", g.dc_0, x[0], true);
-  layer.check_carried("dh_0", g.dh_0, "dh_n", g.dh_n);
-  layer.check_carried("dc_0", g.dc_0, "dc_n", g.dc_n);
-  layer.check_apart("dh_0", g.dh_0, "dc_n", g.dc_n);
-  layer.check_apart("dc_0", g.dc_0, "dh_n", g.dh_n);
-  layer.check_apart("dh_0", g.dh_0, "dc_0", g.dc_0);
-  layer.check_apart("dh_0", g.dh_0, "dy", dy);
-  layer.check_apart("dc_0", g.dc_0, "dy", dy);
-  layer.check_apart("dh_0", g.dh_0, "dx", dx);
-  layer.check_apart("dc_0", g.dc_0, "dx", dx);
-  layer.check_apart("dx", dx, "dy", dy);
-  layer.check_apart("dx", dx, "dh_n", g.dh_n);
-  layer.check_apart("dx", dx, "dc_n", g.dc_n);
+void check_backward(const RecurrentBoundary& layer, const TensorView<const T, 3>& dy, const RecurrentGradients<T>& g,
+                    const TensorView<T, 3>& dx) {
+  const RecurrentArgument<T> arguments[] = {{"dy", dy},
+                                            {"dh_n", g.dh_n, false, 'h'},
+                                            {"dc_n", g.dc_n, false, 'c'},
+                                            {"dh_0", g.dh_0, true, 'h'},
+                                            {"dc_0", g.dc_0, true, 'c'},
+                                            {"dx", dx, true}};
+  layer.check(arguments);
 }
 
 }  // namespace detail

@@ -2,25 +2,21 @@
 #pragma once
 
 /// @file
-/// The cells of recurrent layers: one step of one sequence, forward and backward. All that differs between RNN, LSTM
-/// and GRU is here; nn/recurrent.hpp runs any of them.
+/// The cells of recurrent layers: one step of one sequence, forward and backward. RNN, LSTM and GRU differ in nothing
+/// else; nn/recurrent.hpp runs any of them.
 
 #include <string_view>
 #include <type_traits>
 
 #include <heed/core/config.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/nn/layer.hpp>
+#include <heed/core/vec_math.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// 1 / (1 + e^-x); 0 at -inf, 1 at inf, NaN stays NaN.
-template <class T>
-HEED_ALWAYS_INLINE Vec<T> sigmoid(Vec<T> x) {
-  return Vec<T>(T(1)) / (exp2(x * Vec<T>(-kLog2E<T>)) + Vec<T>(T(1)));
-}
 /// The derivatives of sigmoid and tanh from their results.
 template <class T>
 HEED_ALWAYS_INLINE Vec<T> sigmoid_slope(Vec<T> s) {
@@ -65,7 +61,7 @@ struct CellBackwardStep {
   Index width;
 };
 
-/// What a recurrent layer knows of its cell.
+/// A cell, as the layer sees it.
 template <class T>
 struct RecurrentCell {
   std::string_view name;

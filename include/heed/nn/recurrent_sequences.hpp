@@ -2,8 +2,8 @@
 #pragma once
 
 /// @file
-/// Sequences of several lengths as a recurrent layer runs through them: step by step, the longest sequences first, so
-/// that those which a step still reaches are the first rows of every state.
+/// PackedSequences: the order in which a recurrent layer runs through sequences of several lengths, step by step and
+/// the longest first, so that the sequences that a step still reaches are the first rows of every state.
 
 #include <algorithm>
 #include <numeric>
@@ -12,7 +12,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -31,11 +31,11 @@ void clear_row(const TensorView<T, 1>& row) {
   for (Index e = 0; e < row.extent(0); ++e) row(e) = T(0);
 }
 
-/// Where the tokens of B sequences lie in packed rows: first all first tokens, then all second ones, and so on; nothing
-/// for padding. Within a step, sequences stand in the order of their ranks, longest first; equals stay in their order.
+/// The tokens of B sequences in packed rows: first all first tokens, then all second ones, and so on; nothing for
+/// padding. Within a step, sequences are in the order of their ranks, longest first; equals keep their order.
 class PackedSequences {
  public:
-  /// What the constructor needs of memory.
+  /// The memory that the constructor needs.
   static Index memory_size(Index batch, Index length) { return batch + length + 1; }
 
   PackedSequences() = default;
@@ -64,7 +64,7 @@ class PackedSequences {
   Index rows() const { return steps_ == 0 ? 0 : first_[steps_]; }
   /// The row of the sequence of rank 0 at step t.
   Index first(Index t) const { return first_[t]; }
-  /// How many sequences are longer than t; t below the padded length.
+  /// The number of sequences longer than t; t below the padded length.
   Index count(Index t) const { return first_[t + 1] - first_[t]; }
   Index sample(Index rank) const { return samples_[rank]; }
 

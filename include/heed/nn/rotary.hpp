@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Rotary positions: queries and keys are turned by where they stand.
+/// RotaryEmbedding: turns queries and keys by their positions.
 
 #include <algorithm>
 #include <cmath>
@@ -19,23 +19,29 @@
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 #include <heed/nn/layer.hpp>
-#include <heed/nn/positions.hpp>
+#include <heed/nn/positional.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// Which coordinates turn together. Weights trained with one pairing give nonsense, without any error, in the other.
+/// The pairs of coordinates that turn together. Weights trained with one pairing give nonsense, without any error, in
+/// the other.
 enum class RotaryPairing {
-  HalfSplit,   ///< i and i + R/2: GPT-NeoX and what Hugging Face's Llama, Mistral, Qwen files hold
+  HalfSplit,   ///< i and i + R/2: GPT-NeoX, and Hugging Face's files of Llama, Mistral, Qwen
   Interleaved  ///< 2i and 2i + 1: the paper, GPT-J, Meta's own Llama files
 };
 
+/// Options of RotaryEmbedding, alone and in attention layers: {.rotary = {}} turns it on with these values.
 struct RotaryEmbeddingOptions {
-  Index head_dim;                     ///< D, the width of a head
+  Index head_dim = 0;                 ///< D, the width of a head; in an attention layer 0 means the layer's
   std::optional<Index> rotary_dim{};  ///< R, the first coordinates that turn, an even number; the default is all
   double theta = 10000;               ///< the ratio of the longest wave to the shortest; Llama 3 takes 500000
   RotaryPairing pairing = RotaryPairing::HalfSplit;
   Index length = 1024;  ///< positions whose angles are formed at construction; others are formed in each call
+  bool enabled = true;  ///< false in an attention layer: no rotary positions
 };
+/// The default of attention layers.
+inline constexpr RotaryEmbeddingOptions kNoRotary{.enabled = false};
 
 namespace detail {
 
@@ -95,24 +101,24 @@ void rotate_row(const T* from, T* to, Index pairs, const accumulate_t<T>* angles
 
 }  // namespace detail
 
-/// Rotary positions: pair i of each query and key vector turns by the angle position·base^(-2i/R), so that q·k depends
+/// Rotary positions: pair i of each query and key vector turns by the angle position·theta^(-2i/R), so that q·k depends
 /// on the distance of their positions alone. Su et al.: "RoFormer", 2021. Angles are formed in double; coordinates from
 /// R on stay as they are. No parameters.
 ///
-/// Works on heads (B, H, L, D) inside an attention layer, on any strides and in place; it is therefore not shown to the
-/// observer.
+/// Works on heads (B, H, L, D) inside an attention layer, with any strides and in place; no observer is shown it.
 template <class T>
 class RotaryEmbedding {
   using A = accumulate_t<T>;
 
  public:
-  /// Throws ShapeError unless 0 <= R <= D, R is even and length >= 0; ValueError for a base that is not above 0.
+  /// Throws ShapeError unless 0 <= R <= D, R is even and length >= 0; ValueError for a theta that is not above 0.
   explicit RotaryEmbedding(const RotaryEmbeddingOptions& options) : options_(options) {
     const Index turned = options.rotary_dim.value_or(options.head_dim);
     HEED_CHECK(options.head_dim >= 1 && turned >= 0 && turned <= options.head_dim && turned % 2 == 0, ShapeError,
-               "heed::Rotary: turned = ", turned, " must be an even number from 0 to width = ", options.head_dim);
-    HEED_CHECK(options.length >= 0, ShapeError, "heed::Rotary: length = ", options.length, " is negative");
-    HEED_CHECK(options.theta > 0, ValueError, "heed::Rotary: base = ", options.theta, " must be above 0");
+               "heed::RotaryEmbedding: rotary_dim = ", turned,
+               " must be an even number from 0 to head_dim = ", options.head_dim);
+    HEED_CHECK(options.length >= 0, ShapeError, "heed::RotaryEmbedding: length = ", options.length, " is negative");
+    HEED_CHECK(options.theta > 0, ValueError, "heed::RotaryEmbedding: theta = ", options.theta, " must be above 0");
     const Index pairs = turned / 2;
     frequencies_ = Tensor<double, 1>(pairs);
     for (Index i = 0; i < pairs; ++i) {
@@ -144,29 +150,37 @@ class RotaryEmbedding {
     return (*this)(x, positions, context);
   }
 
-  /// Turns x (B, H, L, D) into y; y may be x. Throws ShapeError when x, y or the positions don't fit, ValueError when x
-  /// and y overlap without being the same.
-  void forward(TensorView<const T, 4> x, const Positions& positions, TensorView<T, 4> y, Context& context) const {
-    turn(x, positions, y, A(1), context);
+  /// Turns x (B, H, L, D) into y, any shape of operator(); y may be x. Throws ShapeError when x, y or the positions
+  /// don't fit, ValueError when x and y overlap without being the same.
+  template <TensorLike X, TensorLike Y>
+  void forward(const X& x, const Positions& positions, Y&& y, Context& context) const {
+    const Workspace::Frame frame(context.workspace());
+    turn(detail::read_as<4>(x, context.workspace()), positions, detail::write_as<4>(y), A(1), context);
   }
   /// Turns back: the inverse of forward(), which is also its transpose.
-  void inverse(TensorView<const T, 4> x, const Positions& positions, TensorView<T, 4> y, Context& context) const {
-    turn(x, positions, y, A(-1), context);
+  template <TensorLike X, TensorLike Y>
+  void inverse(const X& x, const Positions& positions, Y&& y, Context& context) const {
+    const Workspace::Frame frame(context.workspace());
+    turn(detail::read_as<4>(x, context.workspace()), positions, detail::write_as<4>(y), A(-1), context);
   }
 
-  /// What backward() needs of a forward: the positions, whose lists are borrowed.
+  /// Memory of a forward that backward() needs: the positions, whose lists are borrowed. Nothing of x is kept: y may be
+  /// x.
   struct Cache {
     Positions positions{};
   };
-  /// forward() that a backward() can follow. Nothing of x is kept: y may be x.
-  void forward(TensorView<const T, 4> x, const Positions& positions, TensorView<T, 4> y, Cache& cache,
-               Context& context) const {
+  /// forward() that a backward() can follow.
+  template <TensorLike X, TensorLike Y>
+  void forward(const X& x, const Positions& positions, Y&& y, Cache& cache, Context& context) const {
     forward(x, positions, y, context);
     cache.positions = positions;
   }
-  /// dx = dy turned back; dx may be dy, and without data it is not computed. Throws as forward() does.
-  void backward(TensorView<const T, 4> dy, TensorView<T, 4> dx, const Cache& cache, Context& context) const {
-    if (dx.data()) inverse(dy, cache.positions, dx, context);
+  /// dx = dy turned back; dx may be dy, or kNotWanted. Throws as forward() does.
+  template <TensorLike DY, class DX>
+  void backward(const DY& dy, DX&& dx, const Cache& cache, Context& context) const {
+    if constexpr (!std::is_same_v<std::remove_cvref_t<DX>, NotWanted>) {
+      if (detail::write_as<4>(dx).data()) inverse(dy, cache.positions, dx, context);
+    }
   }
 
  private:
@@ -182,13 +196,14 @@ class RotaryEmbedding {
   void turn(const TensorView<const T, 4>& x, const Positions& positions, const TensorView<T, 4>& y, A direction,
             Context& context) const {
     const Index width = options_.head_dim, pairs = frequencies_.size(), length = x.extent(2);
-    HEED_CHECK(x.extent(3) == width, ShapeError, "heed::Rotary: x ", x.extents(), " has width ", x.extent(3),
+    HEED_CHECK(x.extent(3) == width, ShapeError, "heed::RotaryEmbedding: x ", x.extents(), " has width ", x.extent(3),
                " but the heads have ", width);
-    HEED_CHECK(y.extents() == x.extents(), ShapeError, "heed::Rotary: y ", y.extents(), " does not fit x ",
+    HEED_CHECK(y.extents() == x.extents(), ShapeError, "heed::RotaryEmbedding: y ", y.extents(), " does not fit x ",
                x.extents());
-    HEED_CHECK((x.data() == y.data() && x.strides() == y.strides()) || !detail::may_overlap(x, y), ValueError,
-               "heed::Rotary: y shares memory with x; give it memory of its own, or all of x to turn it in place");
-    positions.check("heed::Rotary", x.extent(0), length);
+    HEED_CHECK(
+        (x.data() == y.data() && x.strides() == y.strides()) || !detail::may_overlap(x, y), ValueError,
+        "heed::RotaryEmbedding: y shares memory with x; give it memory of its own, or all of x to turn it in place");
+    positions.check("heed::RotaryEmbedding", x.extent(0), length);
     for (Index b = 0; b < x.extent(0); ++b) {
       const Workspace::Frame frame(context.workspace());
       bool all_in_table = true;

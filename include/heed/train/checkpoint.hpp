@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Saving a training and going on with it, on the same numbers as if it had not stopped.
+/// Saves and restores training state; resuming is bit-identical to not stopping.
 
 #include <charconv>
 #include <cstdint>
@@ -24,7 +24,7 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A model and what its optimizer keeps, under "optimizer.", as one thing with parameters.
+/// A model and, under "optimizer.", the state of its optimizer, as one object with parameters.
 template <class Model, class Optimizer>
 struct Training {
   Model& model;
@@ -36,7 +36,7 @@ struct Training {
   }
 };
 
-/// A number of the metadata. Throws FormatError when it is missing or no number.
+/// A number in the metadata. Throws FormatError if it is missing or not a number.
 inline std::uint64_t training_number(const SafeTensors& file, std::string_view key) {
   const auto entry = file.metadata().find(key);
   HEED_CHECK(entry != file.metadata().end(), FormatError, "heed::load_checkpoint: file ", file.file(),
@@ -52,10 +52,10 @@ inline std::uint64_t training_number(const SafeTensors& file, std::string_view k
 
 }  // namespace detail
 
-/// Writes the parameters of a model under their own names, the optimizer's state under "optimizer.", and, as metadata,
-/// the number of steps made and the context's seed and dropout stream. The file appears when it is complete, so that an
-/// interrupt leaves the old one or the new one. For inference load_parameters reads it with .ignored = {"optimizer.*"}.
-/// Throws as save_parameters does. `metadata` is written too; its keys must not begin with "training.".
+/// Writes the parameters of a model, the optimizer's state under "optimizer.", and as metadata the number of steps and
+/// the context's seed and dropout stream. The file is replaced atomically, so that an interrupt leaves the old one or
+/// the new one. For inference, load_parameters() reads it with .ignored = {"optimizer.*"}. Throws as save_parameters()
+/// does. `metadata` is written too; its keys must not begin with "training.".
 template <class Model, class Optimizer>
 void save_checkpoint(const std::string& path, const Model& model, const Optimizer& optimizer, Context& context,
                      Metadata metadata = {}) {
@@ -65,17 +65,17 @@ void save_checkpoint(const std::string& path, const Model& model, const Optimize
   save_parameters(detail::Training<const Model, const Optimizer>{model, optimizer}, path, metadata);
 }
 
-/// Reads what save_checkpoint wrote, into a model and an optimizer made with the same options, and sets the context's
-/// seed and dropout stream: the next step gives the same numbers as it would have given then. Returns the number of
-/// steps made. The learning rate is the optimizer's own; a Schedule gives it from the step.
-/// Throws FormatError, with the model and the optimizer as they were, when the file does not fit them.
+/// Reads a file of save_checkpoint() into a model and an optimizer with the same options, and sets the context's seed
+/// and dropout stream: the next step gives the same bits as it would have given before saving. Returns the number of
+/// steps. The learning rate is not saved; a Schedule computes it from the step. Throws FormatError if the file does not
+/// match; the model and the optimizer then remain unchanged.
 template <class Model, class Optimizer>
 Index load_checkpoint(const SafeTensors& file, Model& model, Optimizer& optimizer, Context& context) {
   const std::uint64_t steps = detail::training_number(file, "training.steps");
   const std::uint64_t seed = detail::training_number(file, "training.seed");
   const std::uint64_t stream = detail::training_number(file, "training.stream");
-  HEED_CHECK(steps <= std::uint64_t{1} << 62, FormatError, "heed::load_checkpoint: file ", file.file(), " tells of ",
-             steps, " steps, more than can be counted");
+  HEED_CHECK(steps <= std::uint64_t{1} << 62, FormatError, "heed::load_checkpoint: file ", file.file(), " has ", steps,
+             " steps, more than can be counted");
   detail::Training<Model, Optimizer> training{model, optimizer};
   load_parameters(training, file);
   optimizer.set_steps(static_cast<Index>(steps));
@@ -83,6 +83,7 @@ Index load_checkpoint(const SafeTensors& file, Model& model, Optimizer& optimize
   context.restart_streams(stream);
   return optimizer.steps();
 }
+/// @overload
 template <class Model, class Optimizer>
 Index load_checkpoint(const std::string& path, Model& model, Optimizer& optimizer, Context& context) {
   return load_checkpoint(SafeTensors::open(path), model, optimizer, context);

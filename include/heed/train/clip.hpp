@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Clipping gradients by their global norm.
+/// Gradient clipping by the global norm.
 
 #include <algorithm>
 #include <cmath>
@@ -13,15 +13,14 @@
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/nn/backward.hpp>
-#include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 #include <heed/train/parameter_list.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The sum of squares in double. Cut by the number of elements alone, so that threads change no bit.
+/// The sum of squares in double. Blocks depend only on the number of elements, so that threads do not change the bits.
 template <class T>
 double sum_of_squares(const TensorView<const T, 1>& x, Context& context) {
   const RowBlocks blocks{x.extent(0), 4096, (x.extent(0) + 4095) / 4096};
@@ -46,9 +45,9 @@ double sum_of_squares(const TensorView<const T, 1>& x, Context& context) {
 
 }  // namespace detail
 
-/// The Euclidean norm of all gradients together; parameters without a gradient count as 0.
+/// The Euclidean norm of all gradients, taken as one vector. Parameters without a gradient count as 0.
 template <class T>
-double global_grad_norm(const ParameterList<T>& parameters, Context& context) {
+double global_grad_norm(const ParameterList<T>& parameters, Context& context = detail::own_context({})) {
   double total = 0;
   for (const auto& entry : parameters) {
     if (entry.parameter->has_grad()) total += detail::sum_of_squares<T>(entry.parameter->grad(), context);
@@ -56,25 +55,25 @@ double global_grad_norm(const ParameterList<T>& parameters, Context& context) {
   return std::sqrt(total);
 }
 
-/// Scales all gradients by most/norm where their global norm is above `most`, and returns the norm they had. Pascanu,
-/// Mikolov, Bengio: "On the difficulty of training recurrent neural networks", 2013.
+/// Limits the global norm of all gradients: if it exceeds max_norm, scales all gradients by max_norm / norm. Returns
+/// the norm before scaling. Pascanu, Mikolov, Bengio: "On the difficulty of training recurrent neural networks", 2013.
 ///
-/// Throws ValueError unless `most` is above 0, and for a norm that is not finite, naming the first parameter whose
-/// gradient isn't; the gradients then stay as they are.
+/// Throws ValueError unless max_norm is positive, and if the norm is not finite, with the name of the first parameter
+/// whose gradient is not finite; the gradients then remain unchanged.
 template <class T>
-double clip_grad_norm(const ParameterList<T>& parameters, double most, Context& context) {
-  HEED_CHECK(most > 0, ValueError, "heed::clip_grad_norm: most = ", most, " must be above 0");
+double clip_grad_norm(const ParameterList<T>& parameters, double max_norm, Context& context = detail::own_context({})) {
+  HEED_CHECK(max_norm > 0, ValueError, "heed::clip_grad_norm: max_norm = ", max_norm, " must be positive");
   const double norm = global_grad_norm(parameters, context);
   if (!std::isfinite(norm)) {
     for (const auto& [name, parameter] : parameters) {
       HEED_CHECK(!parameter->has_grad() || std::isfinite(detail::sum_of_squares<T>(parameter->grad(), context)),
                  ValueError, "heed::clip_grad_norm: the norm is ", norm, "; the gradient of ", name,
-                 " holds a number that is not finite");
+                 " contains a number that is not finite");
     }
     HEED_CHECK(false, ValueError, "heed::clip_grad_norm: the norm is ", norm);
   }
-  if (norm <= most) return norm;
-  const T factor = static_cast<T>(most / norm);
+  if (norm <= max_norm) return norm;
+  const T factor = static_cast<T>(max_norm / norm);
   for (const auto& entry : parameters) {
     if (!entry.parameter->has_grad()) continue;
     const TensorView<T, 1> grad = entry.parameter->grad();
@@ -85,11 +84,6 @@ double clip_grad_norm(const ParameterList<T>& parameters, double most, Context& 
     });
   }
   return norm;
-}
-template <class T>
-double clip_grad_norm(const ParameterList<T>& parameters, double most) {
-  Context context;
-  return clip_grad_norm(parameters, most, context);
 }
 
 HEED_NAMESPACE_END

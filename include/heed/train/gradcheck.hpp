@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Gradients against central differences.
+/// gradcheck(): compares gradients with central differences.
 
 #include <algorithm>
 #include <cmath>
@@ -18,33 +18,33 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// A tensor that a loss depends on, and the gradient that is claimed for it. Of any number of elements, in any memory
-/// whose elements lie next to each other; borrowed.
+/// A tensor that the loss depends on, and its analytic gradient. Both are borrowed and contiguous.
 struct GradcheckTensor {
   std::string name;                      ///< for messages
-  TensorView<double, 1> values;          ///< what the loss is computed from
-  TensorView<const double, 1> gradient;  ///< what is claimed
+  TensorView<double, 1> values;          ///< the elements that are varied
+  TensorView<const double, 1> gradient;  ///< the gradient to check
 };
 
+/// Options of gradcheck().
 struct GradcheckOptions {
-  double step = 1e-5;       ///< h, relative to an element's size where that is above 1
-  double tolerance = 1e-6;  ///< |analytic - numeric| may be this much of the tensor's largest |gradient|
+  double step = 1e-5;       ///< h, times the magnitude of the element if that exceeds 1
+  double tolerance = 1e-6;  ///< limit of |analytic - numeric|, relative to the tensor's largest |gradient|
 };
 
-/// What a gradient check found.
+/// The result of gradcheck().
 struct GradcheckReport {
-  bool passed = true;  ///< whether every compared element was within what is allowed
-  Index checked = 0;   ///< elements that were compared
-  Index kinks = 0;     ///< elements left out of it, because the loss has a kink within h of them
+  bool passed = true;  ///< true if the error of every compared element is allowed
+  Index checked = 0;   ///< number of compared elements
+  Index kinks = 0;     ///< number of elements skipped because the loss has a kink within h of them
 
-  /// Of all tensors, the element with the largest error in units of what was allowed.
-  std::string worst_tensor;
-  Index worst_element = 0;           ///< its number in the tensor
-  double analytic = 0, numeric = 0;  ///< of that element
-  double error = 0;                  ///< |analytic - numeric| there
-  double allowed = 0;                ///< what it may be
+  std::string worst_tensor;  ///< name of the tensor with the largest error / allowed
+  Index worst_element = 0;   ///< index of that element in the tensor
+  double analytic = 0;       ///< its gradient
+  double numeric = 0;        ///< its difference quotient
+  double error = 0;          ///< |analytic - numeric|
+  double allowed = 0;        ///< the limit of the error
 
-  /// One line for people.
+  /// The report in one line.
   std::string text() const {
     return detail::concat("heed::gradcheck: ", passed ? "passed" : "failed", ", ", checked, " elements compared, ",
                           kinks, " at a kink; worst: ", worst_tensor, "[", worst_element, "], analytic ", analytic,
@@ -54,7 +54,7 @@ struct GradcheckReport {
 
 namespace detail {
 
-/// d loss / d x from points h to both sides; `here` is the loss at x.
+/// d loss / d x from points at distance h on both sides; `here` is the loss at x.
 struct Difference {
   double central, left, right;
   double gap() const { return std::abs(right - left); }
@@ -71,9 +71,9 @@ Difference difference(Loss& loss, double& x, double here, double step) {
   return {(above - below) / (up + down), (here - below) / down, (above - here) / up};
 }
 
-/// Whether a difference that missed the gradient did so for a kink within h: from much nearer, either the kink is out
-/// of reach and the gradient is met, or it is still there, with slopes as far apart and the gradient between them. On a
-/// smooth curve the slopes would have come together.
+/// True if a kink within h explains why the difference missed the gradient. With a much smaller step, either the kink
+/// is out of reach and the difference equals the gradient, or both one-sided slopes still differ as much, with the
+/// gradient between them. On a smooth curve the slopes would have converged.
 template <class Loss>
 bool is_kink(Loss& loss, double& x, double here, double step, double analytic, double allowed, const Difference& far) {
   constexpr double nearer = 16;
@@ -85,18 +85,17 @@ bool is_kink(Loss& loss, double& x, double here, double step, double analytic, d
 
 }  // namespace detail
 
-/// Compares claimed gradients with (loss(x + h) - loss(x - h)) / 2h, element by element. `loss` computes a double from
-/// the tensors' present values; they are changed on the way and put back.
+/// Compares gradients with (loss(x + h) - loss(x - h)) / 2h, element by element. `loss` computes a double from the
+/// current values of the tensors, which are varied and restored.
 ///
-/// An element passes when |analytic - numeric| <= tolerance · max|gradient of its tensor| + the rounding of the
-/// difference. Where a kink (of ReLU, of a maximum) lies within h, an element that does not is counted, not compared. A
-/// NaN never passes.
+/// An element passes if |analytic - numeric| <= tolerance · max|gradient of its tensor| + the rounding error of the
+/// difference. Elements within h of a kink (ReLU, max) are skipped and counted in `kinks`. A NaN never passes.
 ///
-/// Throws ShapeError when a gradient has not as many elements as its tensor.
+/// Throws ShapeError if a gradient has another number of elements than its tensor.
 ///
-///   auto loss = [&] { ...; return heed::mse(y, target, context); };
-///   const heed::GradcheckReport report = heed::gradcheck(loss, {{"x", x, dx}});
-///   if (!report.passed) std::puts(report.text().c_str());
+///     auto loss = [&] { ...; return heed::mse(y, target, context); };
+///     const heed::GradcheckReport report = heed::gradcheck(loss, {{"x", x, dx}});
+///     if (!report.passed) std::puts(report.text().c_str());
 template <class Loss>
 GradcheckReport gradcheck(Loss&& loss, const std::vector<GradcheckTensor>& tensors,
                           const GradcheckOptions& options = {}) {
@@ -109,7 +108,7 @@ GradcheckReport gradcheck(Loss&& loss, const std::vector<GradcheckTensor>& tenso
                tensor.gradient.extent(0), " elements but the tensor has ", size);
     double largest = 0;
     for (Index i = 0; i < size; ++i) largest = std::max(largest, std::abs(tensor.gradient(i)));
-    // What a loss of this size, a sum of many terms, loses by rounding.
+    // The rounding error of a loss of this size, which is a sum of many terms.
     const double rounding = 64 * std::numeric_limits<double>::epsilon() * std::max(1.0, std::abs(here)) / options.step;
     const double allowed = options.tolerance * largest + rounding;
     for (Index i = 0; i < size; ++i) {
@@ -137,8 +136,8 @@ GradcheckReport gradcheck(Loss&& loss, const std::vector<GradcheckTensor>& tenso
   return report;
 }
 
-/// The same for all parameters of a model and their gradients, and for more tensors, inputs for instance. Parameters
-/// whose gradient no backward has allocated count as having the gradient 0.
+/// Checks all parameters of a model and further tensors such as inputs. Parameters without an allocated gradient have
+/// the gradient 0.
 template <class Loss>
 GradcheckReport gradcheck(Loss&& loss, const ParameterList<double>& parameters, std::vector<GradcheckTensor> more = {},
                           const GradcheckOptions& options = {}) {

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Losses with their gradients: cross entropy and mean squared error.
+/// Loss functions with gradients: cross entropy and mean squared error.
 
 #include <algorithm>
 #include <cmath>
@@ -18,30 +18,31 @@
 #include <heed/core/error.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/nn/backward.hpp>
 #include <heed/nn/layer.hpp>
+#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
+/// Options of cross_entropy().
 struct CrossEntropyOptions {
-  int ignore_index = -100;     ///< the target of a position that does not count
+  int ignore_index = -100;     ///< target of positions to skip
   double label_smoothing = 0;  ///< ε: the share of the target distribution that is spread over all classes
-  /// What the sum of the positions' losses is divided by; where not given, the number of positions that count. To
-  /// accumulate the gradients of the parts of a batch, give each part the count of the whole batch, see
-  /// count_targets().
+  /// Divisor of the sum over positions; by default the number of positions that are not skipped. When gradients of
+  /// parts of a batch accumulate, give each part the number of the whole batch, see count_targets().
   std::optional<Index> normalizer{};
 };
 
-/// What cross_entropy() found.
+/// The result of cross_entropy().
 struct Loss {
-  double value = 0;   ///< 0 where no position counts
-  Index counted = 0;  ///< positions that count
+  double value = 0;   ///< mean over the positions that are not skipped; 0 if all are
+  Index counted = 0;  ///< number of positions that are not skipped
 };
 
 namespace detail {
 
-/// Targets as (B, L): a tensor or view of int, or a list for logits (L, V).
+/// Views targets as (B, L): a tensor or view of int, or a list for logits (L, V).
 template <class Targets>
 TensorView<const int, 2> read_targets(const Targets& targets) {
   if constexpr (AnyTensor<Targets>) {
@@ -53,23 +54,23 @@ TensorView<const int, 2> read_targets(const Targets& targets) {
   }
 }
 
-inline Index check_targets(const TensorView<const int, 2>& targets, Index classes, int ignored) {
+inline Index check_targets(const TensorView<const int, 2>& targets, Index classes, int ignore_index) {
   Index counted = 0;
   for (Index b = 0; b < targets.extent(0); ++b) {
     for (Index l = 0; l < targets.extent(1); ++l) {
       const int target = targets(b, l);
-      if (target == ignored) continue;
+      if (target == ignore_index) continue;
       HEED_CHECK(target >= 0 && target < classes, ValueError, "heed::cross_entropy: target ", target, " at position ",
-                 l, " of sample ", b, " is not one of the V = ", classes,
-                 " classes; positions that shall not count have the target `ignored` = ", ignored);
+                 l, " of sample ", b, " is not one of the V = ", classes, " classes; use ignore_index = ", ignore_index,
+                 " as the target of positions to skip");
       ++counted;
     }
   }
   return counted;
 }
 
-/// log Σ exp(x) - (1 - ε)·x[target] - ε·mean(x) of one row, and, unless dx is null, its gradient times `factor`,
-/// softmax(x) - (1 - ε)·[target] - ε/V. dx may be x.
+/// Returns log Σ exp(x) - (1 - ε)·x[target] - ε·mean(x) of one row and, unless dx is null, writes its gradient times
+/// `factor`, softmax(x) - (1 - ε)·[target] - ε/V. dx may be x.
 template <class T>
 double cross_entropy_row(const T* x, Index classes, int target, double smoothing, T factor, T* dx) {
   using V = Vec<T>;
@@ -106,20 +107,20 @@ Loss cross_entropy(const TensorView<const T, 3>& logits, const TensorView<const 
   const Index classes = logits.extent(2), length = logits.extent(1), rows = logits.extent(0) * length;
   const double smoothing = options.label_smoothing;
   HEED_CHECK(targets.extent(0) == logits.extent(0) && targets.extent(1) == length, ShapeError, name, "targets ",
-             targets.extents(), " do not fit logits ", logits.extents(), "; each position needs one");
+             targets.extents(), " do not match logits ", logits.extents(), "; give one for each position");
   HEED_CHECK(smoothing >= 0 && smoothing <= 1, ValueError, name, "label_smoothing = ", smoothing,
-             " must lie between 0 and 1");
+             " must be between 0 and 1");
   HEED_CHECK(!options.normalizer || *options.normalizer > 0, ValueError, name,
-             "divisor = ", options.normalizer.value_or(0), " must be above 0");
+             "normalizer = ", options.normalizer.value_or(0), " must be positive");
   const bool in_place = dlogits.data() == logits.data() && dlogits.strides() == logits.strides();
   if (dlogits.data()) {
     HEED_CHECK(dlogits.extents() == logits.extents(), ShapeError, name, "dlogits ", dlogits.extents(),
-               " do not fit logits ", logits.extents());
+               " do not match logits ", logits.extents());
     HEED_CHECK(in_place || !may_overlap(dlogits, logits), ValueError, name,
-               "dlogits share memory with logits; give them memory of their own, or all of the logits");
+               "dlogits overlaps logits; use separate memory or the whole of logits");
   }
   Loss loss{0, check_targets(targets, classes, options.ignore_index)};
-  const double divisor = static_cast<double>(options.normalizer.value_or(std::max<Index>(1, loss.counted)));
+  const double normalizer = static_cast<double>(options.normalizer.value_or(std::max<Index>(1, loss.counted)));
   const Workspace::Frame frame(context.workspace());
   double* row_losses = context.workspace().template take<double>(rows);
   const auto blocks = RowBlocks::of(rows, classes);
@@ -127,27 +128,27 @@ Loss cross_entropy(const TensorView<const T, 3>& logits, const TensorView<const 
     const int target = targets(r / length, r % length);
     row_losses[r] = 0;
     if (target != options.ignore_index) {
-      row_losses[r] = cross_entropy_row(x, classes, target, smoothing, static_cast<T>(1 / divisor), dx);
+      row_losses[r] = cross_entropy_row(x, classes, target, smoothing, static_cast<T>(1 / normalizer), dx);
     } else if (dx) {
       std::fill_n(dx, classes, T(0));
     }
   });
   for (Index r = 0; r < rows; ++r) loss.value += row_losses[r];
-  loss.value /= divisor;
+  loss.value /= normalizer;
   return loss;
 }
 
 template <class T>
 double mse(const TensorView<const T, 3>& y, const TensorView<const T, 3>& target, const TensorView<T, 3>& dy,
            Context& context) {
-  HEED_CHECK(target.extents() == y.extents(), ShapeError, "heed::mse: target ", target.extents(), " does not fit y ",
+  HEED_CHECK(target.extents() == y.extents(), ShapeError, "heed::mse: target ", target.extents(), " does not match y ",
              y.extents());
   if (dy.data()) {
-    HEED_CHECK(dy.extents() == y.extents(), ShapeError, "heed::mse: dy ", dy.extents(), " does not fit y ",
+    HEED_CHECK(dy.extents() == y.extents(), ShapeError, "heed::mse: dy ", dy.extents(), " does not match y ",
                y.extents());
     const bool in_place = dy.data() == y.data() && dy.strides() == y.strides();
     HEED_CHECK((in_place || !may_overlap(dy, y)) && !may_overlap(dy, target), ValueError,
-               "heed::mse: dy shares memory with y or target; give it memory of its own, or all of y");
+               "heed::mse: dy overlaps y or target; use separate memory or the whole of y");
   }
   using V = Vec<T>;
   const Index width = y.extent(2), rows = y.extent(0) * y.extent(1);
@@ -172,79 +173,65 @@ double mse(const TensorView<const T, 3>& y, const TensorView<const T, 3>& target
 
 }  // namespace detail
 
-/// The number of targets that count: all but `ignored`.
+/// The number of targets other than `ignore_index`.
 template <class Targets>
-Index count_targets(const Targets& targets, int ignored = CrossEntropyOptions{}.ignore_index) {
+Index count_targets(const Targets& targets, int ignore_index = CrossEntropyOptions{}.ignore_index) {
   const TensorView<const int, 2> view = detail::read_targets(targets);
   Index counted = 0;
   for (Index b = 0; b < view.extent(0); ++b) {
-    for (Index l = 0; l < view.extent(1); ++l) counted += view(b, l) != ignored;
+    for (Index l = 0; l < view.extent(1); ++l) counted += view(b, l) != ignore_index;
   }
   return counted;
 }
 
-/// The mean over the positions that count of log Σ exp(logits) - logits[target], with label smoothing
-/// log Σ exp(logits) - (1 - ε)·logits[target] - ε·mean(logits), and its gradient in the same call. Szegedy et al.:
-/// "Rethinking the inception architecture", 2016; the numbers are those of PyTorch's cross_entropy.
-/// logits and dlogits (B, L, V) with targets (B, L), or (L, V) with a list of L targets; dlogits may be the logits.
-/// The sum over positions has the same bits at any thread count. Elements are float or double.
+/// Cross entropy and its gradient: the mean over all positions of log Σ exp(logits) - logits[target], or with label
+/// smoothing log Σ exp(logits) - (1 - ε)·logits[target] - ε·mean(logits). Szegedy et al.: "Rethinking the inception
+/// architecture", 2016; equals PyTorch's cross_entropy. Positions whose target is ignore_index do not count.
 ///
-/// Throws ShapeError when the arguments don't fit each other; ValueError for a target that is no class, naming its
-/// position, for options out of range, and when dlogits overlap logits without being them.
+/// logits, dlogits (B, L, V) of float or double with int targets (B, L); or (L, V) with a list of L targets. dlogits
+/// may be the logits. The sum over positions has the same bits for any number of threads.
+///
+/// Throws ShapeError if the shapes do not match; ValueError for a target outside [0, V), with its position, for options
+/// out of range, and if dlogits partly overlaps logits.
 template <TensorLike X, class Targets, TensorLike D>
-Loss cross_entropy(const X& logits, const Targets& targets, D&& dlogits, const CrossEntropyOptions& options,
-                   Context& context) {
-  using T = scalar_of_t<X>;
+Loss cross_entropy(const X& logits, const Targets& targets, D&& dlogits, const CrossEntropyOptions& options = {},
+                   Context& context = detail::own_context({})) {
   const Workspace::Frame frame(context.workspace());
-  return detail::cross_entropy<T>(detail::read_as<3>(logits, context.workspace()), detail::read_targets(targets),
-                                  detail::write_as<3>(dlogits), options, context);
+  return detail::cross_entropy<scalar_of_t<X>>(detail::read_as<3>(logits, context.workspace()),
+                                               detail::read_targets(targets), detail::write_as<3>(dlogits), options,
+                                               context);
 }
+/// @overload
 template <TensorLike X, class Targets, TensorLike D>
-Loss cross_entropy(const X& logits, const Targets& targets, D&& dlogits, const CrossEntropyOptions& options = {}) {
-  Context context;
-  return cross_entropy(logits, targets, std::forward<D>(dlogits), options, context);
+Loss cross_entropy(const X& logits, const Targets& targets, D&& dlogits, Context& context) {
+  return cross_entropy(logits, targets, std::forward<D>(dlogits), CrossEntropyOptions{}, context);
 }
-/// The loss alone.
+/// The loss without its gradient.
 template <TensorLike X, class Targets>
-Loss cross_entropy(const X& logits, const Targets& targets, const CrossEntropyOptions& options, Context& context) {
-  using T = scalar_of_t<X>;
-  const Workspace::Frame frame(context.workspace());
-  return detail::cross_entropy<T>(detail::read_as<3>(logits, context.workspace()), detail::read_targets(targets), {},
-                                  options, context);
+Loss cross_entropy(const X& logits, const Targets& targets, const CrossEntropyOptions& options = {},
+                   Context& context = detail::own_context({})) {
+  return cross_entropy(logits, targets, TensorView<scalar_of_t<X>, 3>(), options, context);
 }
+/// @overload
 template <TensorLike X, class Targets>
-Loss cross_entropy(const X& logits, const Targets& targets, const CrossEntropyOptions& options = {}) {
-  Context context;
-  return cross_entropy(logits, targets, options, context);
+Loss cross_entropy(const X& logits, const Targets& targets, Context& context) {
+  return cross_entropy(logits, targets, CrossEntropyOptions{}, context);
 }
 
-/// The mean over all elements of (y - target)², and its gradient 2·(y - target)/n in the same call; 0 without elements.
-/// y, target and dy (B, L, E) or fewer dimensions; dy may be y. Throws ShapeError when they don't fit each other,
-/// ValueError when dy overlaps y without being it, or the target.
+/// Mean squared error and its gradient: the mean over all n elements of (y - target)², and dy = 2·(y - target)/n. 0 if
+/// there are no elements. y, target and dy have equal shapes (B, L, E), or fewer dimensions; dy may be y.
+///
+/// Throws ShapeError if the shapes differ, ValueError if dy overlaps the target, or y in part.
 template <TensorLike Y, TensorLike Target, TensorLike D>
-double mse(const Y& y, const Target& target, D&& dy, Context& context) {
-  using T = scalar_of_t<Y>;
+double mse(const Y& y, const Target& target, D&& dy, Context& context = detail::own_context({})) {
   const Workspace::Frame frame(context.workspace());
-  return detail::mse<T>(detail::read_as<3>(y, context.workspace()), detail::read_as<3>(target, context.workspace()),
-                        detail::write_as<3>(dy), context);
+  return detail::mse<scalar_of_t<Y>>(detail::read_as<3>(y, context.workspace()),
+                                     detail::read_as<3>(target, context.workspace()), detail::write_as<3>(dy), context);
 }
-template <TensorLike Y, TensorLike Target, TensorLike D>
-double mse(const Y& y, const Target& target, D&& dy) {
-  Context context;
-  return mse(y, target, std::forward<D>(dy), context);
-}
-/// The loss alone.
+/// The loss without its gradient.
 template <TensorLike Y, TensorLike Target>
-double mse(const Y& y, const Target& target, Context& context) {
-  using T = scalar_of_t<Y>;
-  const Workspace::Frame frame(context.workspace());
-  return detail::mse<T>(detail::read_as<3>(y, context.workspace()), detail::read_as<3>(target, context.workspace()), {},
-                        context);
-}
-template <TensorLike Y, TensorLike Target>
-double mse(const Y& y, const Target& target) {
-  Context context;
-  return mse(y, target, context);
+double mse(const Y& y, const Target& target, Context& context = detail::own_context({})) {
+  return mse(y, target, TensorView<scalar_of_t<Y>, 3>(), context);
 }
 
 HEED_NAMESPACE_END

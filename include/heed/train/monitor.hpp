@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Watching a training: where its time goes, and where a loss stops being a number.
+/// Monitors a training: measures its phases and finds the layer that makes a loss non-finite.
 
 #include <array>
 #include <chrono>
@@ -14,35 +14,41 @@
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/error.hpp>
+#include <heed/core/finite_observer.hpp>
 #include <heed/nn/activation_checkpoint.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// The parts of a training step.
-enum class Phase { Data, Forward, Backward, Step };
+/// A part of a training step.
+enum class Phase {
+  Data,      ///< reading and preparing a batch
+  Forward,   ///< the forward pass and the loss
+  Backward,  ///< the backward pass
+  Step       ///< the optimizer
+};
 
-/// Adds up the time spent in each phase.
+/// Measures the time of each phase.
 ///
-///   timer.time(heed::Phase::Forward, [&] { model.forward(x, y, cache, context); });
-///   std::puts(timer.text().c_str());
-///   // data 0.1 s (1 %), forward 3.2 s (32 %), backward 6.1 s (61 %), step 0.6 s (6 %)
+///     timer.time(heed::Phase::Forward, [&] { model.forward(x, y, cache, context); });
+///     std::puts(timer.text().c_str());
+///     // data 0.1 s (1 %), forward 3.2 s (32 %), backward 6.1 s (61 %), step 0.6 s (6 %)
 class TrainingTimer {
  public:
-  /// Runs f and returns what it returns.
+  /// Runs f, adds its time to the phase and returns its result.
   template <class F>
   decltype(auto) time(Phase phase, F&& f) {
     const Running running(seconds_[static_cast<std::size_t>(phase)]);
     return f();
   }
 
-  /// Spent in one phase.
+  /// The time of one phase, in seconds.
   double seconds(Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
-  /// Seconds spent in all phases.
+  /// The time of all phases, in seconds.
   double total() const { return seconds_[0] + seconds_[1] + seconds_[2] + seconds_[3]; }
-  /// Starts again at 0.
+  /// Sets all times to 0.
   void reset() { seconds_ = {}; }
 
-  /// One line for people.
+  /// The times and their shares, in one line.
   std::string text() const {
     constexpr std::string_view names[] = {"data", "forward", "backward", "step"};
     std::string line;
@@ -71,57 +77,14 @@ class TrainingTimer {
   std::array<double, 4> seconds_{};
 };
 
-/// Remembers the first output that holds a number which is not finite.
-class FiniteObserver final : public Observer {
- public:
-  /// Whether such an output was seen.
-  bool found() const { return found_; }
-  /// Which layer's output that was.
-  const std::string& layer() const { return layer_; }
-  /// The number itself.
-  double value() const { return value_; }
-  /// Where it stands in the output, (b, l, e).
-  const Extents<3>& index() const { return index_; }
-  /// "layers.1.linear1 (output 9 of the pass), nan at (0, 3, 17) of (2, 8, 64)".
-  const std::string& place() const { return place_; }
-
-  /// Layers show (B, L, E).
-  void output(std::string_view name, const ObservedTensor& value) override {
-    ++outputs_;
-    if (found_ || value.rank() != 3) return;
-    for (Index b = 0; b < value.extent(0); ++b) {
-      for (Index l = 0; l < value.extent(1); ++l) {
-        for (Index e = 0; e < value.extent(2); ++e) {
-          if (std::isfinite(value(b, l, e))) continue;
-          found_ = true;
-          layer_ = name;
-          value_ = value(b, l, e);
-          index_ = {b, l, e};
-          place_ = detail::concat(name.empty() ? "a layer without a name" : name, " (output ", outputs_,
-                                  " of the pass), ", value_, " at ", index_, " of ",
-                                  Extents<3>{value.extent(0), value.extent(1), value.extent(2)});
-          return;
-        }
-      }
-    }
-  }
-
- private:
-  bool found_ = false;
-  int outputs_ = 0;
-  double value_ = 0;
-  Extents<3> index_{};
-  std::string layer_, place_;
-};
-
-/// Throws ValueError for a loss that is not finite, naming the first layer whose output isn't: `forward` runs once
-/// more, from the checkpoint taken before it, with an observer. Costs nothing while the loss is finite.
+/// Throws ValueError if the loss is not finite. The message names the first layer whose output is not finite: `forward`
+/// is repeated from the checkpoint before it, with an observer. Costs nothing while the loss is finite.
 ///
-///   const heed::ActivationCheckpoint before(context);
-///   const auto forward = [&] { model.forward(ids, logits, cache, context); };
-///   forward();
-///   const heed::Loss loss = heed::cross_entropy(logits, targets, dlogits, {}, context);
-///   heed::require_finite(loss.value, before, context, forward);
+///     const heed::ActivationCheckpoint before(context);
+///     const auto forward = [&] { model.forward(ids, logits, cache, context); };
+///     forward();
+///     const heed::Loss loss = heed::cross_entropy(logits, targets, dlogits, context);
+///     heed::require_finite(loss.value, before, context, forward);
 template <class Forward>
 void require_finite(double loss, const ActivationCheckpoint& before, Context& context, Forward&& forward) {
   if (std::isfinite(loss)) return;
@@ -133,7 +96,7 @@ void require_finite(double loss, const ActivationCheckpoint& before, Context& co
   HEED_CHECK(!observer.found(), ValueError, "heed::require_finite: the loss is ", loss,
              "; the first output that is not finite is that of ", observer.place());
   HEED_CHECK(false, ValueError, "heed::require_finite: the loss is ", loss,
-             " though every layer's output is finite; look at the loss and its targets");
+             " although the output of every layer is finite; check the loss and its targets");
 }
 
 HEED_NAMESPACE_END

@@ -2,16 +2,15 @@
 #pragma once
 
 /// @file
-/// Optimizers: SGD, Adam, AdamW, with PyTorch's definitions. They step on the gradients of a list of parameters.
+/// Optimizers: SGD, Adam and AdamW, as PyTorch defines them.
 ///
-///   heed::AdamW<float> optimizer(model, {.learning_rate = 3e-4});
-///   for (...) {
-///     optimizer.zero_grad();
-///     ... forward, loss, backward ...
-///     heed::clip_grad_norm(optimizer.parameters(), 1.0, context);
-///     optimizer.set_learning_rate(schedule(step));
-///     optimizer.step(context);
-///   }
+///     heed::AdamW<float> optimizer(model, {.learning_rate = 3e-4});
+///     for (...) {
+///       optimizer.zero_grad();
+///       ... forward, loss, backward ...
+///       optimizer.set_learning_rate(schedule(step));
+///       optimizer.step(context, {.clip = 1});
+///     }
 
 #include <cmath>
 #include <cstddef>
@@ -24,15 +23,21 @@
 #include <heed/core/error.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/nn/layer.hpp>
 #include <heed/nn/parameter.hpp>
+#include <heed/nn/rows.hpp>
+#include <heed/train/clip.hpp>
 #include <heed/train/parameter_list.hpp>
 
 HEED_NAMESPACE_BEGIN
 
+/// Options of a single optimizer step.
+struct StepOptions {
+  double clip = 0;  ///< limit of the global gradient norm, applied before the step as by clip_grad_norm(); 0: none
+};
+
 namespace detail {
 
-/// √x lane by lane, correctly rounded whatever Eigen's packets do.
+/// √x of each lane, correctly rounded even if Eigen's packets are not.
 template <class T>
 HEED_ALWAYS_INLINE Vec<T> square_root(Vec<T> x) {
   T lanes[Vec<T>::size];
@@ -41,20 +46,20 @@ HEED_ALWAYS_INLINE Vec<T> square_root(Vec<T> x) {
   return Vec<T>::load(lanes);
 }
 
-/// What all optimizers share. Derived gives kName, kStates (names of the tensors it keeps for each parameter) and
-/// rule(): a function of (value, gradient, state...) on lanes that changes the value and the states.
+/// Base of all optimizers. Derived defines kName, kStates (names of the tensors kept for each parameter) and rule(): a
+/// function of (value, gradient, state...) on lanes that updates the value and the states.
 ///
-/// The model's parameters are borrowed, see ParameterList. A parameter without a gradient is left as it is. The state
-/// is made at construction, of zeros.
+/// The parameters are borrowed, see ParameterList. Parameters without a gradient do not change. The state is allocated
+/// at construction and starts as zeros.
 template <class Derived, class T>
 class Optimizer {
  public:
-  /// What is stepped on.
+  /// The parameters that step() updates.
   const ParameterList<T>& parameters() const { return parameters_; }
   /// Sets all gradients to zero.
   void zero_grad() { parameters_.zero_grad(); }
 
-  /// Of the next step.
+  /// The learning rate of the next step.
   double learning_rate() const { return learning_rate_; }
   /// Throws ValueError unless it is finite and >= 0.
   void set_learning_rate(double learning_rate) {
@@ -62,17 +67,18 @@ class Optimizer {
     learning_rate_ = learning_rate;
   }
 
-  /// Steps made so far.
+  /// The number of steps made.
   Index steps() const { return steps_; }
-  /// For a training that goes on where another stopped.
+  /// Sets the number of steps made, for resuming a training. Throws ValueError if it is negative.
   void set_steps(Index steps) {
-    HEED_CHECK(steps >= 0, ValueError, Derived::kName, ": steps = ", steps, " is negative");
+    HEED_CHECK(steps >= 0, ValueError, Derived::kName, ": steps = ", steps, " must be non-negative");
     steps_ = steps;
   }
 
-  /// Changes every parameter by its gradient; packed copies of weights are dropped. Throws ValueError for a parameter
-  /// that was released.
-  void step(Context& context) {
+  /// Updates every parameter by its gradient. Packed copies of weights are dropped. Throws ValueError if a parameter
+  /// was released or options.clip is negative, and as clip_grad_norm() does.
+  void step(Context& context = own_context({}), const StepOptions& options = {}) {
+    if (options.clip != 0) clip_grad_norm(parameters_, options.clip, context);
     ++steps_;
     const auto rule = static_cast<const Derived&>(*this).rule();
     for (Index i = 0; i < parameters_.size(); ++i) {
@@ -101,16 +107,12 @@ class Optimizer {
       });
     }
   }
-  void step() {
-    Context context;
-    step(context);
-  }
-
-  /// The state as parameters, "exp_avg.head.weight" for instance, for save and load.
+  /// Calls f(name, state) for every state tensor, as "exp_avg.head.weight", for saving and loading.
   template <class F>
   void visit(std::string_view prefix, F&& f) {
     visit_states(*this, prefix, f);
   }
+  /// @overload
   template <class F>
   void visit(std::string_view prefix, F&& f) const {
     visit_states(*this, prefix, f);
@@ -128,6 +130,7 @@ class Optimizer {
       for (const auto& entry : parameters_) {
         const Parameter<T>& p = *entry.parameter;
         state.push_back(p.rank() == 1 ? Parameter<T>(p.size()) : Parameter<T>(p.extents()[0], p.extents()[1]));
+        state.back().mutable_value();  // Zeros are its initial value, not missing ones.
       }
     }
   }
@@ -156,10 +159,11 @@ class Optimizer {
 
 }  // namespace detail
 
+/// Options of SGD.
 struct SGDOptions {
-  double learning_rate;     ///< of every step, until set_learning_rate()
+  double learning_rate;     ///< used until set_learning_rate()
   double momentum = 0;      ///< μ
-  bool nesterov = false;    ///< look ahead by the momentum
+  bool nesterov = false;    ///< Nesterov's momentum
   double weight_decay = 0;  ///< λ, added to the gradient as λ·value
 };
 
@@ -170,7 +174,7 @@ class SGD : public detail::Optimizer<SGD<T>, T> {
   using Base = detail::Optimizer<SGD<T>, T>;
 
  public:
-  /// Throws ValueError for a learning rate, momentum or weight decay that is negative or not finite, and for nesterov
+  /// Throws ValueError if the learning rate, momentum or weight decay is negative or not finite, and for nesterov
   /// without momentum.
   SGD(ParameterList<T> parameters, const SGDOptions& options)
       : Base(std::move(parameters), options.learning_rate, options.weight_decay, options.momentum != 0),
@@ -180,9 +184,11 @@ class SGD : public detail::Optimizer<SGD<T>, T> {
     HEED_CHECK(!options.nesterov || options.momentum > 0, ValueError, kName,
                ": nesterov = true needs a momentum above 0");
   }
+  /// @overload
   template <class Model>
   SGD(Model& model, const SGDOptions& options) : SGD(ParameterList<T>(model), options) {}
 
+  /// The options it was made with.
   const SGDOptions& options() const { return options_; }
 
  private:
@@ -208,22 +214,24 @@ class SGD : public detail::Optimizer<SGD<T>, T> {
   SGDOptions options_;
 };
 
+/// Options of Adam.
 struct AdamOptions {
-  double learning_rate = 1e-3;  ///< of every step, until set_learning_rate()
-  double beta1 = 0.9;           ///< how slowly the mean of the gradients follows
-  double beta2 = 0.999;         ///< how slowly the mean of their squares follows
+  double learning_rate = 1e-3;  ///< used until set_learning_rate()
+  double beta1 = 0.9;           ///< decay of the running mean of gradients
+  double beta2 = 0.999;         ///< decay of the running mean of squared gradients
   double eps = 1e-8;            ///< added to the root of the mean square
-  double weight_decay = 0;      ///< λ
+  double weight_decay = 0;      ///< λ, added to the gradient as λ·value
 };
 
 namespace detail {
 
 /// m = β1·m + (1 - β1)·g,  v = β2·v + (1 - β2)·g²,
-/// value -= learning_rate · m/(1 - β1^t) / (√(v/(1 - β2^t)) + eps), t the number of the step.
+/// value -= learning_rate · m/(1 - β1^t) / (√(v/(1 - β2^t)) + eps), where t counts steps from 1.
 /// Kingma, Ba: "Adam: a method for stochastic optimization", 2015.
 template <class Derived, class T>
 class AdamBase : public Optimizer<Derived, T> {
  public:
+  /// The options it was made with.
   const AdamOptions& options() const { return options_; }
 
  protected:
@@ -233,12 +241,12 @@ class AdamBase : public Optimizer<Derived, T> {
       : Optimizer<Derived, T>(std::move(parameters), options.learning_rate, options.weight_decay, true),
         options_(options) {
     HEED_CHECK(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1, ValueError,
-               Derived::kName, ": beta1 = ", options.beta1, " and beta2 = ", options.beta2, " must lie in [0, 1)");
+               Derived::kName, ": beta1 = ", options.beta1, " and beta2 = ", options.beta2, " must be in [0, 1)");
     HEED_CHECK(options.eps >= 0 && std::isfinite(options.eps), ValueError, Derived::kName, ": eps = ", options.eps,
                " must be finite and >= 0");
   }
 
-  /// With what `decayed` makes of (value, gradient) first.
+  /// The rule of Adam after `decayed`, which applies weight decay to (value, gradient).
   template <class Decay>
   auto adam_rule(Decay decayed) const {
     using V = Vec<T>;
@@ -262,20 +270,22 @@ class AdamBase : public Optimizer<Derived, T> {
 
 }  // namespace detail
 
-/// Adam; its weight decay is L2: λ·value is added to the gradient.
+/// Adam with L2 regularization: λ·value is added to the gradient.
 template <class T>
 class Adam : public detail::AdamBase<Adam<T>, T> {
   using Base = detail::AdamBase<Adam<T>, T>;
+  using Stepper = detail::Optimizer<Adam<T>, T>;
 
  public:
-  /// Throws ValueError for an option that is negative or not finite, or a β of 1 or more.
+  /// Throws ValueError if an option is negative or not finite, or a β is 1 or more.
   Adam(ParameterList<T> parameters, const AdamOptions& options) : Base(std::move(parameters), options) {}
+  /// @overload
   template <class Model>
   Adam(Model& model, const AdamOptions& options) : Adam(ParameterList<T>(model), options) {}
 
  private:
   friend Base;
-  friend detail::Optimizer<Adam<T>, T>;
+  friend Stepper;
   static constexpr std::string_view kName = "heed::Adam";
 
   auto rule() const {
@@ -285,31 +295,34 @@ class Adam : public detail::AdamBase<Adam<T>, T> {
   }
 };
 
+/// Options of AdamW.
 struct AdamWOptions {
-  double learning_rate = 1e-3;  ///< of every step, until set_learning_rate()
-  double beta1 = 0.9;           ///< how slowly the mean of the gradients follows
-  double beta2 = 0.999;         ///< how slowly the mean of their squares follows
+  double learning_rate = 1e-3;  ///< used until set_learning_rate()
+  double beta1 = 0.9;           ///< decay of the running mean of gradients
+  double beta2 = 0.999;         ///< decay of the running mean of squared gradients
   double eps = 1e-8;            ///< added to the root of the mean square
-  double weight_decay = 0.01;   ///< λ
+  double weight_decay = 0.01;   ///< λ, applied to the value before each step
 };
 
-/// Adam with decoupled weight decay: value shrinks by the factor 1 - learning_rate·λ before the step.
+/// Adam with decoupled weight decay: before the step, the value is multiplied by 1 - learning_rate·λ.
 /// Loshchilov, Hutter: "Decoupled weight decay regularization", 2019.
 template <class T>
 class AdamW : public detail::AdamBase<AdamW<T>, T> {
   using Base = detail::AdamBase<AdamW<T>, T>;
+  using Stepper = detail::Optimizer<AdamW<T>, T>;
 
  public:
-  /// Throws as Adam does.
+  /// Throws as Adam's constructor does.
   AdamW(ParameterList<T> parameters, const AdamWOptions& options)
       : Base(std::move(parameters),
              {options.learning_rate, options.beta1, options.beta2, options.eps, options.weight_decay}) {}
+  /// @overload
   template <class Model>
   AdamW(Model& model, const AdamWOptions& options) : AdamW(ParameterList<T>(model), options) {}
 
  private:
   friend Base;
-  friend detail::Optimizer<AdamW<T>, T>;
+  friend Stepper;
   static constexpr std::string_view kName = "heed::AdamW";
 
   auto rule() const {

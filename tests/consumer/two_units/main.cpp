@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
+// Prints the hash of the results of each unit: -DUNITS="X(a) X(b)" names them.
 
-#include <cmath>
+#include <cinttypes>
+#include <cstdint>
 #include <cstdio>
 
-float first();
-float second();
+#define X(unit) std::uint64_t unit();
+UNITS
+#undef X
 
 int main() {
-  const float a = first(), b = second();
-  std::printf("%.9g %.9g\n", static_cast<double>(a), static_cast<double>(b));
-  return std::abs(a - b) <= 1e-4f * std::abs(a) && a != 0 ? 0 : 1;
+#define X(unit) std::printf("%s %016" PRIx64 "\n", #unit, unit());
+  UNITS
+#undef X
 }

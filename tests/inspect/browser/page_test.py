@@ -89,7 +89,7 @@ class PageTest(unittest.TestCase):
           return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
         }})()""")
 
-    def is_grey(self, color):
+    def is_gray(self, color):
         return max(color) - min(color) <= 12
 
     # --- MiniLM -------------------------------------------------------------------------------------------------------
@@ -145,9 +145,9 @@ class PageTest(unittest.TestCase):
         self.assertNotIn("hidden", weights[:12])
         self.assertAlmostEqual(sum(float(w) for w in weights[:12]), 1, delta=0.002)
         self.assertEqual(self.count("#queries .token.hatched"), 20)
-        # The upper right of each map is hatched in gray, the lower left coloured.
-        self.assertTrue(self.is_grey(self.pixel(head(1, 1) + " canvas", 0.9, 0.1)))
-        self.assertFalse(self.is_grey(self.pixel(head(1, 1) + " canvas", 0.1, 0.9)))
+        # The upper right of each map is hatched in gray, the lower left colored.
+        self.assertTrue(self.is_gray(self.pixel(head(1, 1) + " canvas", 0.9, 0.1)))
+        self.assertFalse(self.is_gray(self.pixel(head(1, 1) + " canvas", 0.1, 0.9)))
 
     # --- Pointer and keys ---------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.text("#detail-title"), "layers.0.multihead_attn, head 1")
         self.assertEqual(self.browser.evaluate(f"{focused}.dataset.head"), "1")
 
-    def test_scale_of_the_colours(self):
+    def test_scale_of_the_colors(self):
         self.open("cross.html")
         self.browser.click(head(1, 0))
         self.browser.click(token(2))
@@ -263,8 +263,8 @@ class PageTest(unittest.TestCase):
             self.assertEqual(self.weights(), ["1.0000", "0.0000", "hidden"])
             canvas = head(0, 0) + " canvas"
             zero, hidden, nan = (self.pixel(canvas, (k + 0.5) / 3, (q + 0.5) / 3) for q, k in ((0, 1), (0, 2), (2, 2)))
-            self.assertTrue(self.is_grey(hidden), hidden)
-            self.assertFalse(self.is_grey(zero), zero)
+            self.assertTrue(self.is_gray(hidden), hidden)
+            self.assertFalse(self.is_gray(zero), zero)
             self.assertGreater(nan[0], 200)
             self.assertLess(nan[1], 120)
             self.assertFalse(self.browser.evaluate("document.getElementById('legend-nan').hidden"))
@@ -301,7 +301,7 @@ class PageTest(unittest.TestCase):
             text = self.lightness(self.browser.evaluate("getComputedStyle(document.body).color"))
             self.assertGreater(abs(page - text), 180)
             self.assertEqual(page < text, dark)
-            # The largest weight stands out from the page.
+            # The largest weight differs from the page.
             largest = self.pixel(head(0, 0) + " canvas", 0.1, 0.1)
             self.assertGreater(abs(self.lightness(f"rgb({largest[0]},{largest[1]},{largest[2]})") - page), 120)
 

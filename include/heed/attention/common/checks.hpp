@@ -2,13 +2,14 @@
 #pragma once
 
 /// @file
-/// What attention of every kind checks at its boundary, in the words of the function that was called.
+/// Argument checks shared by all kinds of attention; `function` names the caller in messages.
 
 #include <cmath>
 #include <cstddef>
 #include <limits>
 
 #include <heed/attention/common/call.hpp>
+#include <heed/attention/common/tensors.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
@@ -66,23 +67,30 @@ struct CallChecks {
                " in memory; give it memory of its own");
   }
 
-  /// The outputs of a backward; what has no memory is not wanted and not checked.
+  /// An output (of extents `wanted`) must not overlap q, k or v.
+  template <class Out, class Q, class S>
+  void output(const TensorView<Out, 4>& out, const Extents<4>& wanted, const char* name, const TensorView<Q, 4>& q,
+              const TensorView<S, 4>& k, const TensorView<S, 4>& v) const {
+    extents(out, wanted, name);
+    no_alias(out, q, name, "q");
+    no_alias(out, k, name, "k");
+    no_alias(out, v, name, "v");
+  }
+
+  /// The gradients of a backward pass, from a cache with the inputs and the output of its forward. Gradients without
+  /// data are not wanted and not checked.
   template <class T>
-  void gradients(const AttentionGradients<T>& to, const TensorView<const T, 4>& q, const TensorView<const T, 4>& k,
-                 const TensorView<const T, 4>& v, const TensorView<const T, 4>& out,
+  void gradients(const AttentionGradients<T>& to, const AttentionCache<T>& cache,
                  const TensorView<const T, 4>& dout) const {
-    const auto output = [&](const TensorView<T, 4>& gradient, const TensorView<const T, 4>& of, const char* name) {
-      if (!gradient.data()) return;
-      extents(gradient, of.extents(), name);
-      no_alias(gradient, q, name, "q");
-      no_alias(gradient, k, name, "k");
-      no_alias(gradient, v, name, "v");
-      no_alias(gradient, out, name, "out");
-      no_alias(gradient, dout, name, "dout");
+    const auto gradient = [&](const TensorView<T, 4>& d, const TensorView<const T, 4>& of, const char* name) {
+      if (!d.data()) return;
+      output(d, of.extents(), name, cache.q(), cache.k(), cache.v());
+      no_alias(d, cache.out(), name, "out");
+      no_alias(d, dout, name, "dout");
     };
-    output(to.dq, q, "dq");
-    output(to.dk, k, "dk");
-    output(to.dv, v, "dv");
+    gradient(to.dq, cache.q(), "dq");
+    gradient(to.dk, cache.k(), "dk");
+    gradient(to.dv, cache.v(), "dv");
     no_alias(to.dq, to.dk, "dq", "dk");
     no_alias(to.dq, to.dv, "dq", "dv");
     no_alias(to.dk, to.dv, "dk", "dv");

@@ -82,6 +82,8 @@ class RowSink {
         write_(&write_as<T>) {}
 
   Index width() const { return width_; }
+  /// False for the sink of a view without data.
+  bool is_wanted() const { return data_ != nullptr; }
   bool direct() const { return direct_; }
   A* in_place(int b, int head, Index i) const { return reinterpret_cast<A*>(at(b, head, i)); }
   void write(int b, int head, Index i, const A* from) const { write_(from, width_, at(b, head, i), element_); }

@@ -29,7 +29,7 @@ namespace detail {
 template <class A>
 struct LinearProblem {
   AttentionShape shape;
-  LinearAttentionOptions options;
+  LinearTerms options;
   RowSource<A> q, k, v;
   RowSink<A> out;
   TensorView<A, 3> denominators;
@@ -41,7 +41,6 @@ struct LinearBackwardProblem {
   LinearProblem<A> forward;
   RowSource<A> out, dout;
   RowSink<A> dq, dk, dv;
-  bool wants_dq, wants_dk, wants_dv;
 };
 
 /// How a call is cut. Positions form chunks, chunks form units: a unit has one set of sums, (Dk, Dv) and after it (Dk).
@@ -76,8 +75,8 @@ template <class A>
 void scan_units(A* sums, int heads, int units, Index size, bool causal, bool backwards, A* state, Executor* executor) {
   constexpr Index range = 512;
   const Index ranges = (size + range - 1) / range;
-  parallel_for_each(executor, heads * ranges, [&](int piece, int) {
-    const Index head = piece / ranges, first = piece % ranges * range, n = std::min(range, size - first);
+  parallel_for_each(executor, heads * ranges, [&](Index task, int) {
+    const Index head = task / ranges, first = task % ranges * range, n = std::min(range, size - first);
     A* const from = sums + head * units * size + first;
     if (!causal) {
       for (int unit = 1; unit < units; ++unit) add_row(from, from + unit * size, 1, n);
@@ -201,17 +200,17 @@ class LinearChunk {
     const int m = keys.count;
     const View k = features(p_.k, b, g, keys.first, m, k_), dk{dk_, {m, Dk_}}, dv{dv_, {m, Dv_}};
     const ConstView v = rows(p_.v, b, g, keys.first, m, v_), sums{query_sums.values, {Dk_, Dv_}};
-    if (p.wants_dk) {
+    if (p.dk.is_wanted()) {
       product_.run(v, sums.transpose(0, 1), dk, false);
       for (int j = 0; j < m; ++j) add_scaled_row(A(-1), query_sums.keys, dk_ + j * Dk_, Dk_);
     }
-    if (p.wants_dv) product_.run(k, sums, dv, false);
+    if (p.dv.is_wanted()) product_.run(k, sums, dv, false);
 
     const View w{q_, {n, Dk_}}, dout{dout_, {n, Dv_}}, dq{dq_, {n, Dk_}};
     const View pairs{pairs_, {n, m}}, weights{weights_, {n, m}};
-    for (int h = g * group; n > 0 && (causal || p.wants_dq) && h < (g + 1) * group; ++h) {
+    for (int h = g * group; n > 0 && (causal || p.dq.is_wanted()) && h < (g + 1) * group; ++h) {
       load_queries(p, b, h, c);
-      if (p.wants_dq) {
+      if (p.dq.is_wanted()) {
         product_.run(dout, ConstView{key_sums.values, {Dk_, Dv_}}.transpose(0, 1), dq, false);
         for (int i = 0; i < n; ++i) add_scaled_row(-deltas_[i], key_sums.keys, dq_ + i * Dk_, Dk_);
       }
@@ -221,15 +220,15 @@ class LinearChunk {
           for (int j = 0; j < m; ++j) pairs(i, j) -= deltas_[i];
           keep_visible(i, keys, pairs);
         }
-        if (p.wants_dq) add_visible(pairs, k, dq, keys.shift);
-        if (p.wants_dk) add_seen(pairs, w, dk, keys.shift);
-        if (p.wants_dv) {
+        if (p.dq.is_wanted()) add_visible(pairs, k, dq, keys.shift);
+        if (p.dk.is_wanted()) add_seen(pairs, w, dk, keys.shift);
+        if (p.dv.is_wanted()) {
           product_.run(w, k.transpose(0, 1), weights, false);
           for (int i = 0; i < n; ++i) keep_visible(i, keys, weights);
           add_seen(weights, dout, dv, keys.shift);
         }
       }
-      if (p.wants_dq) write_queries(p, b, h, c);
+      if (p.dq.is_wanted()) write_queries(p, b, h, c);
     }
     write_keys(p, b, g, c, keys, seen);
   }
@@ -270,7 +269,7 @@ class LinearChunk {
   /// of the product and added by themselves.
   template <class RowsThatSee>
   void add_pairs(const ConstView& pairs, const ConstView& x, const View& c, RowsThatSee&& rows_that_see) const {
-    if (all_finite<A>(x)) return product_.run(pairs, x, c, true);
+    if (!has_non_finite(x.data(), x.stride(0), x.extent(0), x.extent(1))) return product_.run(pairs, x, c, true);
     const View clean{clean_, x.extents()};
     for (Index i = 0; i < x.extent(0); ++i) {
       for (Index d = 0; d < x.extent(1); ++d) clean(i, d) = std::isfinite(x(i, d)) ? x(i, d) : A(0);
@@ -328,11 +327,11 @@ class LinearChunk {
       const bool is_seen = j >= 0 && j < keys.count && key < seen;
       if (!is_seen) {
         std::fill_n(clean_, std::max(Dk_, Dv_), A(0));
-      } else if (p.wants_dk) {
+      } else if (p.dk.is_wanted()) {
         for (int d = 0; d < Dk_; ++d) dk_[j * Dk_ + d] *= feature_slope(p_.options.feature_map, k_[j * Dk_ + d]);
       }
-      if (p.wants_dk) p.dk.write(b, g, key, is_seen ? dk_ + j * Dk_ : clean_);
-      if (p.wants_dv) p.dv.write(b, g, key, is_seen ? dv_ + j * Dv_ : clean_);
+      if (p.dk.is_wanted()) p.dk.write(b, g, key, is_seen ? dk_ + j * Dk_ : clean_);
+      if (p.dv.is_wanted()) p.dv.write(b, g, key, is_seen ? dv_ + j * Dv_ : clean_);
     }
   }
 
@@ -368,8 +367,8 @@ class LinearRunner {
 
   void backward(const LinearBackwardProblem<A>& p) {
     const AttentionShape& s = p_.shape;
-    A* const key_sums = p.wants_dq ? sum_keys() : nullptr;
-    A* const query_sums = p.wants_dk || p.wants_dv ? sum_queries(p) : nullptr;
+    A* const key_sums = p.dq.is_wanted() ? sum_keys() : nullptr;
+    A* const query_sums = p.dk.is_wanted() || p.dv.is_wanted() ? sum_queries(p) : nullptr;
     int* const seen = context_.workspace().template take<int>(heads_);
     for (int head = 0; head < heads_; ++head) seen[head] = seen_keys(head / s.G, head % s.G);
     const int chunks = std::max(plan_.chunks(s.Lq), query_sums ? plan_.chunks(s.Lk) : 0);
@@ -388,10 +387,10 @@ class LinearRunner {
   }
   template <class F>
   void for_each_chunk(int chunks, F&& f) {
-    parallel_for_each(executor_, Index{heads_} * chunks, [&](int piece, int worker) {
+    parallel_for_each(executor_, Index{heads_} * chunks, [&](Index task, int worker) {
       LinearChunk<A> chunk(p_, plan_, memory_ + worker * worker_size_);
-      const int head = piece / chunks;
-      f(chunk, head / p_.shape.G, head % p_.shape.G, piece % chunks);
+      const int head = static_cast<int>(task / chunks);
+      f(chunk, head / p_.shape.G, head % p_.shape.G, static_cast<int>(task % chunks));
     });
   }
   /// Of `units` units a head, with add(chunk, b, g, c, sums) adding chunk c.

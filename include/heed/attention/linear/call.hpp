@@ -23,16 +23,15 @@ enum class FeatureMap {
   Relu         ///< max(x, 0); a query whose numbers are all negative sees nothing
 };
 
-/// What changes the result of linear attention besides its arguments.
-struct LinearAttentionOptions {
-  FeatureMap feature_map = FeatureMap::EluPlusOne;
-  /// Each query sees the keys up to its own position; needs Lq = Lk.
-  bool causal = false;
-  /// The real keys of each sample; its lists are borrowed.
-  std::optional<Padding> padding = std::nullopt;
-};
-
 namespace detail {
+
+/// The options of a call; the padding is bound to the shape.
+struct LinearTerms {
+  FeatureMap feature_map;
+  /// Each query sees the keys up to its position.
+  bool causal;
+  std::optional<Padding> padding;
+};
 
 /// The real keys of sample b; a sample without real queries has none.
 inline KeyRange real_keys(const std::optional<Padding>& padding, int b, int Lk) {
@@ -68,7 +67,7 @@ struct LinearCall {
   TensorView<const T, 4> q;
   TensorView<const S, 4> k, v;
   TensorView<T, 4> out;
-  LinearAttentionOptions options;
+  LinearTerms options;
   /// (B, H, Lq): phi(q) · the sum of phi(k); 0 for a query that sees nothing. Not wanted where it has no data.
   TensorView<A, 3> denominators;
   /// The running state, (B, G, Dk, Dv) and (B, G, Dk); without data for none.

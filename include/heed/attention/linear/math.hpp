@@ -5,14 +5,15 @@
 /// The arithmetic of linear attention's chunks: feature maps, sums over rows, and products of small matrices.
 
 #include <heed/attention/linear/call.hpp>
+#include <heed/core/activation.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/gemm/epilogue.hpp>
 #include <heed/core/gemm/micro_kernel.hpp>
 #include <heed/core/gemm/packing.hpp>
 #include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/isa.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
-#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -41,59 +42,6 @@ HEED_NOINLINE void apply_features(FeatureMap map, A* values, Index n) {
   });
 }
 
-/// <x, y>
-template <class A>
-A dot_row(const A* x, const A* y, Index n) {
-  constexpr Index W = Vec<A>::size;
-  Vec<A> lanes(A(0));
-  Index i = 0;
-  for (; i + W <= n; i += W) lanes = fma(Vec<A>::load(x + i), Vec<A>::load(y + i), lanes);
-  A total = sum(lanes);
-  for (; i < n; ++i) total += x[i] * y[i];
-  return total;
-}
-/// The sum of x.
-template <class A>
-A sum_row(const A* x, Index n) {
-  constexpr Index W = Vec<A>::size;
-  Vec<A> lanes(A(0));
-  Index i = 0;
-  for (; i + W <= n; i += W) lanes = lanes + Vec<A>::load(x + i);
-  A total = sum(lanes);
-  for (; i < n; ++i) total += x[i];
-  return total;
-}
-/// y += factor · x
-template <class A>
-void add_scaled_row(A factor, const A* x, A* y, Index n) {
-  constexpr Index W = Vec<A>::size;
-  Index i = 0;
-  for (; i + W <= n; i += W) fma(Vec<A>(factor), Vec<A>::load(x + i), Vec<A>::load(y + i)).store(y + i);
-  for (; i < n; ++i) y[i] += factor * x[i];
-}
-/// x /= divisor
-template <class A>
-void divide_row(A* x, A divisor, Index n) {
-  constexpr Index W = Vec<A>::size;
-  Index i = 0;
-  for (; i + W <= n; i += W) (Vec<A>::load(x + i) / Vec<A>(divisor)).store(x + i);
-  for (; i < n; ++i) x[i] /= divisor;
-}
-/// Whether a matrix with dense rows holds neither NaN nor an infinity.
-template <class A>
-bool all_finite(const TensorView<const A, 2>& x) {
-  constexpr Index W = Vec<A>::size;
-  Vec<A> lanes(A(0));
-  A rest(0);
-  for (Index row = 0; row < x.extent(0); ++row) {
-    const A* from = &x(row, 0);
-    Index i = 0;
-    for (; i + W <= x.extent(1); i += W) lanes = fma(Vec<A>::load(from + i), Vec<A>(A(0)), lanes);
-    for (; i < x.extent(1); ++i) rest += from[i] * A(0);
-  }
-  return sum(lanes) + rest == A(0);
-}
-
 /// Products of small matrices in the calling thread, on the register tile of gemm.
 template <class A>
 class SmallProduct {
@@ -107,7 +55,7 @@ class SmallProduct {
                          bool accumulate) const {
     const Index rows = c.extent(0), columns = c.extent(1), depth = a.extent(1);
     if (rows == 0 || columns == 0) return;
-    const Index panels = panel_count<A>(columns), tiles = (rows + kTile.rows - 1) / kTile.rows;
+    const Index panels = panel_count<A>(columns), tiles = (rows + kIsa.product_rows - 1) / kIsa.product_rows;
     for (Index p = 0; p < panels; ++p) pack_panel(b, p, scratch_);
     A* const packed = scratch_ + panels * kPanelWidth<A> * depth;
     for (Index tile = 0; tile < tiles; ++tile) {

@@ -18,6 +18,7 @@
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/concept.hpp>
 
@@ -138,7 +139,7 @@ class Pooling {
   }
 
   /// Adds to dk (B, G, L, Dk) and dv (B, G, L, Dv) what flows back through the summaries, whose gradients are dense,
-  /// and writes that of the pooling vectors. What has no data is not wanted. After summarize().
+  /// and adds that of the pooling vectors. What has no data is not wanted. After summarize().
   void differentiate(const TensorView<const A, 4>& dkeys, const TensorView<const A, 4>& dvalues,
                      const TensorView<A, 4>& dk, const TensorView<A, 4>& dv, const TensorView<T, 2>& dvectors) {
     const Index rows = k_.extent(0) * G() * segments_.count();
@@ -159,7 +160,7 @@ class Pooling {
         for (Index b = 0; b < k_.extent(0); ++b) {
           for (Index c = 0; c < segments_.count(); ++c) sum += parts[row_of(b, g, c) * Dk() + i];
         }
-        dvectors(g, i) = static_cast<T>(sum);
+        dvectors(g, i) = static_cast<T>(static_cast<A>(dvectors(g, i)) + sum);
       }
     }
   }
@@ -170,13 +171,14 @@ class Pooling {
   Index Dv() const { return v_.extent(3); }
   Index row_of(Index b, Index g, Index c) const { return (b * G() + g) * segments_.count() + c; }
   bool learned() const { return vectors_.data() != nullptr; }
-  A scale() const { return scale_of<A>({}, static_cast<int>(Dk())); }
+  A scale() const { return scale_of<A>(std::nullopt, static_cast<int>(Dk())); }
 
   template <class F>
   void for_each_segment(F&& f) {
     const int n = segments_.count(), heads = static_cast<int>(G());
-    parallel_for_each(&context_.executor(), k_.extent(0) * heads * n, [&](int piece, int worker) {
-      f(piece / n / heads, piece / n % heads, piece % n, memory_ + worker * worker_size_);
+    parallel_for_each(&context_.executor(), k_.extent(0) * heads * n, [&](Index task, int worker) {
+      const int head = static_cast<int>(task / n);
+      f(head / heads, head % heads, static_cast<int>(task % n), memory_ + worker * worker_size_);
     });
   }
   static void load(const TensorView<const S, 4>& x, int b, int g, Index j, A* to) {

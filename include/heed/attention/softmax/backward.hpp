@@ -17,7 +17,6 @@
 #include <heed/attention/common/call.hpp>
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/softmax/backward_tile.hpp>
-#include <heed/attention/softmax/problem.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/mask/modifier.hpp>
@@ -38,9 +37,9 @@ class BackwardRunner {
         parts_(std::clamp(kWantedTasks / std::max(heads_, 1), 1, std::max(1, tiles_ / 4))),
         sums_size_(Index{p_.shape.Lk} * (p_.dk_row_stride() + p_.dv_row_stride())) {}
 
-  /// `serial`: a modifier adds to gradients of its own, in the order of the pieces.
-  void run(Context& context, bool serial) {
-    Executor& executor = serial ? static_cast<Executor&>(serial_) : context.executor();
+  void run(Context& context) {
+    // A modifier that adds to gradients of its parameters does so in the order of the tasks.
+    Executor& executor = p_.modifier.accumulates() ? static_cast<Executor&>(serial_) : context.executor();
     const int workers = executor.concurrency();
     Workspace& workspace = context.workspace();
     Workspace::Frame frame(workspace);
@@ -103,8 +102,8 @@ class BackwardRunner {
     const int b = head / p_.shape.G, g = head % p_.shape.G;
     const A* const dv = sums + Index{p_.shape.Lk} * p_.dk_row_stride();
     for (int k = 0; k < p_.shape.Lk; ++k) {
-      if (p_.wants_dk) p_.dk.write(b, g, k, sums + k * p_.dk_row_stride());
-      if (p_.wants_dv) p_.dv.write(b, g, k, dv + k * p_.dv_row_stride());
+      if (p_.dk.is_wanted()) p_.dk.write(b, g, k, sums + k * p_.dk_row_stride());
+      if (p_.dv.is_wanted()) p_.dv.write(b, g, k, dv + k * p_.dv_row_stride());
     }
   }
 
@@ -115,43 +114,8 @@ class BackwardRunner {
 };
 
 template <class A>
-void run_blocked_backward(const BackwardProblem<A>& p, Context& context, bool serial) {
-  BackwardRunner<A>(p).run(context, serial);
-}
-
-/// The gradients on any mask and any modifier that gives its derivative; see backward.hpp for the shapes.
-template <class T, class M>
-void blocked_backward(const AttentionBackwardCall<T>& call, const M& modifier, Context& context) {
-  static_assert(std::is_same_v<accumulate_t<T>, T>);
-  const AttentionCall<T, T>& f = call.forward;
-  const AttentionGradients<T>& to = call.gradients;
-  BackwardProblem<T> problem{f.shape,
-                             RowSource<T>(f.q),
-                             RowSource<T>(f.k),
-                             RowSource<T>(f.v),
-                             RowSource<T>(call.out),
-                             RowSource<T>(call.dout),
-                             RowSink<T>(to.dq),
-                             RowSink<T>(to.dk),
-                             RowSink<T>(to.dv),
-                             to.dq.data() != nullptr,
-                             to.dk.data() != nullptr,
-                             to.dv.data() != nullptr,
-                             f.mask,
-                             f.scale,
-                             nullptr,
-                             {},
-                             f.sinks,
-                             to.dsinks,
-                             f.dropout,
-                             f.dropped,
-                             f.row_max,
-                             f.row_sum};
-  if constexpr (!std::is_same_v<M, NoModifier>) {
-    problem.modifier = &modifier;
-    problem.modify = ModifyBackward<T, M>::functions();
-  }
-  run_blocked_backward<T>(problem, context, accumulates(modifier));
+void run_blocked_backward(const BackwardProblem<A>& p, Context& context) {
+  BackwardRunner<A>(p).run(context);
 }
 
 }  // namespace detail

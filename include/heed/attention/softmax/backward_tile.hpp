@@ -14,46 +14,44 @@
 #include <limits>
 #include <span>
 
+#include <heed/attention/common/call.hpp>
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/softmax/lane_kernels.hpp>
 #include <heed/attention/softmax/lane_mask.hpp>
-#include <heed/attention/softmax/modify.hpp>
 #include <heed/core/config.hpp>
+#include <heed/core/isa.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What all pieces of a backward share; see attention/backward.hpp for the shapes.
+/// A backward call as the kernels take it; see attention/attention.hpp for the shapes.
 template <class A>
-struct BackwardProblem {
-  AttentionShape shape;
+struct BackwardProblem : AttentionTerms<A> {
   RowSource<A> q, k, v, out, dout;
   RowSink<A> dq, dk, dv;
-  bool wants_dq, wants_dk, wants_dv;
-  MaskRef mask;
-  A scale;
-  const void* modifier;  // null for none
-  ModifyBackwardScores<A> modify;
-  std::span<const double> sinks;
   std::span<double> dsinks;
-  double dropout;
-  DropoutPattern dropped;
-  TensorView<A, 3> row_max, row_sum;
 
-  /// Rows of sums stand in whole registers.
-  Index dk_row_stride() const { return whole_registers<A>(shape.Dk); }
-  Index dv_row_stride() const { return whole_registers<A>(shape.Dv); }
+  template <class T>
+  explicit BackwardProblem(const AttentionBackwardCall<T>& call)
+      : AttentionTerms<A>(call),
+        q(call.q),
+        k(call.k),
+        v(call.v),
+        out(call.out),
+        dout(call.dout),
+        dq(call.gradients.dq),
+        dk(call.gradients.dk),
+        dv(call.gradients.dv),
+        dsinks(call.gradients.dsinks) {}
+
+  /// Rows of sums occupy whole registers.
+  Index dk_row_stride() const { return whole_registers<A>(this->shape.Dk); }
+  Index dv_row_stride() const { return whole_registers<A>(this->shape.Dv); }
 };
-
-/// How many rows and registers of columns of the sums dk, dv a register tile has.
-#if defined(EIGEN_VECTORIZE_AVX512) || defined(EIGEN_VECTORIZE_NEON)
-inline constexpr int kOuterRows = 6, kOuterColumns = 4;
-#else
-inline constexpr int kOuterRows = 6, kOuterColumns = 2;
-#endif
 
 template <class A>
 class BackwardTile {
@@ -134,7 +132,7 @@ class BackwardTile {
       }
       add_keys(p, b, h, first, k, n, k_rows, v_rows, dk, dv);
     }
-    if (p.wants_dq) {
+    if (p.dq.is_wanted()) {
       for (int j = 0; j < used_; ++j) {
         A* const packed = packed_dq_ + j * lanes * Dk;
         if (is_first_tile_[j]) std::fill_n(packed, lanes * Dk, A(0));
@@ -211,7 +209,7 @@ class BackwardTile {
       keys_.point(k_rows, Dk, v_rows, Dv, k);
       const bool hidden = form_weights(p, b, h, j, first + j * lanes);
       A* const dscores = dscores_ + j * kPairs;
-      if (p.wants_dq) {
+      if (p.dq.is_wanted()) {
         A* const packed = packed_dq_ + j * lanes * Dk;
         if (hidden && has_non_finite(k_rows, Dk, n, Dk))
           Kernels::add_non_finite_rows(packed, is_first_tile_[j], dscores, keys_.k_row, keys_, Dk, clean_);
@@ -226,9 +224,9 @@ class BackwardTile {
         add_seen_pairs(p, j, dk, dv);
       } else {
         add_products(weights_ + j * kPairs, 1, count_[j], do_rows_ + j * lanes * p.dv_row_stride(), p.dv_row_stride(),
-                     keys_.key, keys_.count, p.wants_dv ? dv : nullptr);
+                     keys_.key, keys_.count, p.dv.is_wanted() ? dv : nullptr);
         add_products(dscores, 1, count_[j], q_rows_ + j * lanes * p.dk_row_stride(), p.dk_row_stride(), keys_.key,
-                     keys_.count, p.wants_dk ? dk : nullptr);
+                     keys_.count, p.dk.is_wanted() ? dk : nullptr);
       }
     }
     add_outer(p, together, used_, k, n, dk, dv);
@@ -251,7 +249,7 @@ class BackwardTile {
         V::load(raw_ + i).store(weights + i);
       }
       scale = A(1);
-      p.modify.forward(p.modifier, A(1), weights, 2, b, h, first, count_[j], keys_.key, keys_.count);
+      p.modifier.apply(A(1), QueryLanes<A>{weights, 2, b, h, first, count_[j], keys_.key, keys_.count});
       hidden = mark_hidden(weights) || hidden;
     }
     if (p.dropout > 0) draw_survival(p, j);
@@ -260,7 +258,7 @@ class BackwardTile {
     else
       exponentiate<false>(p, j, scale, weights, dscores);
     if (p.modifier) {
-      p.modify.backward(p.modifier, raw_, dscores, 2, b, h, first, count_[j], keys_.key, keys_.count);
+      p.modifier.apply_backward(raw_, QueryLanes<A>{dscores, 2, b, h, first, count_[j], keys_.key, keys_.count});
       for (int r = 0; r < keys_.count; ++r) {
         unroll<2>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA {
           A* const at = dscores + r * lanes + v * width;
@@ -285,7 +283,7 @@ class BackwardTile {
   }
 
   void draw_survival(const BackwardProblem<A>& p, int j) {
-    const A grown = p.dropout < 1 ? A(1 / (1 - p.dropout)) : A(0);
+    const A grown = p.keep_scale();
     for (int r = 0; r < keys_.count; ++r) {
       const std::uint32_t key_word = DropoutPattern::key_word(keys_.key[r]);
       for (int i = 0; i < lanes; ++i) {
@@ -337,9 +335,9 @@ class BackwardTile {
     for (int r = 0; r < n; ++r) key[r] = k + r;
     const int count = (to - from - 1) * lanes + count_[to - 1];
     add_products(weights_ + from * kPairs, to - from, count, do_rows_ + from * lanes * p.dv_row_stride(),
-                 p.dv_row_stride(), key, n, p.wants_dv ? dv : nullptr);
+                 p.dv_row_stride(), key, n, p.dv.is_wanted() ? dv : nullptr);
     add_products(dscores_ + from * kPairs, to - from, count, q_rows_ + from * lanes * p.dk_row_stride(),
-                 p.dk_row_stride(), key, n, p.wants_dk ? dk : nullptr);
+                 p.dk_row_stride(), key, n, p.dk.is_wanted() ? dk : nullptr);
   }
 
   /// sums[key[r]] += sum over queries i of factors[r][i] · rows[i]; factors stand in blocks of `lanes` queries.
@@ -347,8 +345,8 @@ class BackwardTile {
                                          const int* key, int n, A* sums) {
     if (!sums) return;
     Index d = 0;
-    for (; d + kOuterColumns * width <= row_stride; d += kOuterColumns * width) {
-      add_product_columns<kOuterColumns>(factors, block_count, count, rows + d, row_stride, key, n, sums + d);
+    for (; d + kIsa.outer_columns * width <= row_stride; d += kIsa.outer_columns * width) {
+      add_product_columns<kIsa.outer_columns>(factors, block_count, count, rows + d, row_stride, key, n, sums + d);
     }
     for (; d < row_stride; d += width)
       add_product_columns<1>(factors, block_count, count, rows + d, row_stride, key, n, sums + d);
@@ -357,8 +355,9 @@ class BackwardTile {
   static HEED_ALWAYS_INLINE void add_product_columns(const A* factors, int block_count, int count, const A* rows,
                                                      Index row_stride, const int* key, int n, A* sums) {
     int r = 0;
-    for (; r + kOuterRows <= n; r += kOuterRows) {
-      add_product_rows<kOuterRows, Columns>(factors + r * lanes, block_count, count, rows, row_stride, key + r, sums);
+    for (; r + kIsa.outer_rows <= n; r += kIsa.outer_rows) {
+      add_product_rows<kIsa.outer_rows, Columns>(factors + r * lanes, block_count, count, rows, row_stride, key + r,
+                                                 sums);
     }
     for (; r + 2 <= n; r += 2) {
       add_product_rows<2, Columns>(factors + r * lanes, block_count, count, rows, row_stride, key + r, sums);
@@ -402,9 +401,9 @@ class BackwardTile {
       for (int i = 0; i < count_[j]; ++i) {
         if (!(keys_.visible[i] >> r & 1)) continue;
         const Index pair = j * kPairs + r * lanes + i, query = j * lanes + i;
-        if (p.wants_dk)
+        if (p.dk.is_wanted())
           add(dscores_[pair], q_rows_ + query * p.dk_row_stride(), p.dk_row_stride(), dk + key * p.dk_row_stride());
-        if (p.wants_dv)
+        if (p.dv.is_wanted())
           add(weights_[pair], do_rows_ + query * p.dv_row_stride(), p.dv_row_stride(), dv + key * p.dv_row_stride());
       }
     }

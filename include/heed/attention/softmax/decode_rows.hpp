@@ -15,6 +15,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -199,7 +200,7 @@ class DecodeRows {
     alignas(64) A row[kMaxTileKeys];
     for (int i = 0; i < Rows; ++i) {
       for (int r = 0; r < keys.count; ++r) row[r] = scores[r * Rows + i];
-      p.modify.key_lanes(p.modifier, p.scale, row, b, head_[i], query_[i], keys.key, keys.count);
+      p.modifier.apply(p.scale, KeyLanes<A>{row, b, head_[i], query_[i], keys.key, keys.count});
       for (int r = 0; r < keys.count; ++r) {
         scores[r * Rows + i] = row[r];
         if (row[r] == -infinity<A>()) {
@@ -312,12 +313,10 @@ class DecodeRows {
   }
 
   static bool has_non_finite(const Keys& keys, const StoredRows<S>& v) {
-    A zeros(0);
     for (int r = 0; r < keys.count; ++r) {
-      const S* row = v.row(keys.key[r]);
-      for (Index d = 0; d < v.width; ++d) zeros += static_cast<A>(row[d]) * A(0);
+      if (detail::has_non_finite(v.row(keys.key[r]), 0, 1, v.width)) return true;
     }
-    return !(zeros == A(0));
+    return false;
   }
   /// add_values for hidden rows that hold Inf or NaN: each query row takes what it sees, by the same arithmetic.
   HEED_NOINLINE void add_poisoned_values(const Keys& keys, const StoredRows<S>& v, const A* scores) {

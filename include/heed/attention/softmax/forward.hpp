@@ -13,14 +13,11 @@
 #include <memory>
 #include <type_traits>
 
-#include <heed/attention/common/call.hpp>
-#include <heed/attention/softmax/decode.hpp>
-#include <heed/attention/softmax/modify.hpp>
+#include <heed/attention/softmax/problem.hpp>
 #include <heed/attention/softmax/query_block.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -136,61 +133,6 @@ void run_blocked(const BlockedProblem<A>& p, Context& context) {
     run_group(p, plan, head / p.shape.H, head % p.shape.H, group, memory + plan.worker_elements * worker,
               blocks + Index{plan.group_blocks} * worker);
   });
-}
-
-/// Which kernel serves a call; that depends on its shape alone.
-enum class BlockedKernel { Decode, OneVector, TwoVectors };
-template <class A>
-BlockedKernel blocked_kernel(const AttentionShape& shape) {
-  if (shape.Lq <= kDecodeQueries) return BlockedKernel::Decode;
-  // Few queries don't fill wide blocks.
-  return shape.Lq <= Vec<A>::size ? BlockedKernel::OneVector : BlockedKernel::TwoVectors;
-}
-
-/// Bytes of workspace that blocked_attention takes.
-template <class A, class S>
-std::size_t blocked_attention_workspace(const AttentionShape& shape, int workers) {
-  switch (blocked_kernel<A>(shape)) {
-    case BlockedKernel::Decode:
-      return decode_workspace<A, S>(shape, workers);
-    case BlockedKernel::OneVector:
-      return blocked_workspace<A, 1>(shape, workers);
-    default:
-      return blocked_workspace<A, 2>(shape, workers);
-  }
-}
-
-/// Attention on any storage type, mask and modifier; see attention.hpp for the shapes.
-template <class T, class S, class M>
-void blocked_attention(const AttentionCall<T, S>& call, const M& modifier, Context& context) {
-  using A = accumulate_t<T>;
-  if (call.out.empty() && call.row_max.empty()) return;
-  BlockedProblem<A> problem{call.shape,
-                            RowSource<A>(call.q),
-                            RowSource<A>(call.k),
-                            RowSource<A>(call.v),
-                            RowSink<A>(call.out),
-                            call.mask,
-                            call.scale,
-                            nullptr,
-                            {},
-                            call.sinks,
-                            call.dropout,
-                            call.dropped,
-                            call.row_max,
-                            call.row_sum};
-  if constexpr (!std::is_same_v<M, NoModifier>) {
-    problem.modifier = &modifier;
-    problem.modify = Modify<A, M>::functions();
-  }
-  switch (blocked_kernel<A>(call.shape)) {
-    case BlockedKernel::Decode:
-      return run_decode<A>(problem, call.k, call.v, context);
-    case BlockedKernel::OneVector:
-      return run_blocked<A, 1>(problem, context);
-    case BlockedKernel::TwoVectors:
-      return run_blocked<A, 2>(problem, context);
-  }
 }
 
 }  // namespace detail

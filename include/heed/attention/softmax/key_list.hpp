@@ -9,6 +9,7 @@
 
 #include <heed/core/config.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -19,27 +20,6 @@ namespace detail {
 inline constexpr int kMaxTileKeys = 64;
 /// The score kernels take the last keys in a group of four and may read row pointers beyond the last one.
 inline constexpr int kKeyPadding = 3;
-
-/// Whether n rows hold Inf or NaN: 0 · x is then not 0, and what is hidden would show.
-template <class A>
-HEED_NOINLINE bool has_non_finite(const A* rows, Index row_stride, int n, Index D) {
-  using V = Vec<A>;
-  constexpr int N = 4;
-  V zeros[N];
-  unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = V(A(0)); });
-  A rest(0);
-  for (int r = 0; r < n; ++r) {
-    const A* row = rows + r * row_stride;
-    Index d = 0;
-    for (; d + N * V::size <= D; d += N * V::size) {
-      unroll<N>([&](auto i)
-                    HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = fma(V::load(row + d + i * V::size), V(A(0)), zeros[i]); });
-    }
-    for (; d + V::size <= D; d += V::size) zeros[0] = fma(V::load(row + d), V(A(0)), zeros[0]);
-    for (; d < D; ++d) rest += row[d] * A(0);
-  }
-  return !(sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + rest == A(0));
-}
 
 /// The keys of one tile that at least one lane sees, in order, as rows of K and V; and per lane a bit for each of them.
 /// Hidden keys that no lane sees never enter: they cost nothing and can't poison anything.

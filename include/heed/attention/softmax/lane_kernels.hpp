@@ -11,25 +11,19 @@
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/softmax/key_list.hpp>
 #include <heed/core/config.hpp>
+#include <heed/core/isa.hpp>
 #include <heed/core/simd.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// How many keys and value columns a register tile has beside its vectors of queries, by the number of registers:
-/// 16 (SSE, AVX) or 32 (AVX-512, NEON). Measured; larger tiles spill, smaller ones wait for loads.
+/// The keys or value columns of a register tile, next to its vectors of queries.
 template <int QueryVectors>
 struct RegisterTile {
-#if defined(EIGEN_VECTORIZE_AVX512) || defined(EIGEN_VECTORIZE_NEON)
-  static constexpr int keys = 8;
-  static constexpr int values = 8;
-  static constexpr int exponentials = 8;
-#else
-  static constexpr int keys = QueryVectors == 1 ? 8 : 6;
-  static constexpr int values = QueryVectors == 1 ? 8 : 6;
-  static constexpr int exponentials = 4;
-#endif
+  static constexpr int keys = QueryVectors == 1 ? kIsa.lane_rows : kIsa.lane_rows_of_two;
+  static constexpr int values = keys;
+  static constexpr int exponentials = kIsa.exponentials;
 };
 
 /// QueryVectors registers of queries.

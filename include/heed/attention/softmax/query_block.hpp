@@ -19,6 +19,7 @@
 #include <heed/core/config.hpp>
 #include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
+#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -116,7 +117,7 @@ class QueryBlock {
   /// -inf: returns whether any pair of the tile is hidden.
   HEED_NOINLINE bool modify(const BlockedProblem<A>& p, int b, int h, Keys& keys, A* scores, V (&top)[QueryVectors],
                             const V (&before)[QueryVectors]) const {
-    p.modify.query_lanes(p.modifier, p.scale, scores, QueryVectors, b, h, first_, count_, keys.key, keys.count);
+    p.modifier.apply(p.scale, QueryLanes<A>{scores, QueryVectors, b, h, first_, count_, keys.key, keys.count});
     V low[QueryVectors];
     unroll<QueryVectors>([&](auto v) HEED_ALWAYS_INLINE_LAMBDA {
       top[v] = before[v];

@@ -29,10 +29,8 @@ struct RowSoftmax {
 /// weights[k] = exp(score(q, k) - maximum) for visible keys, exactly 0 for hidden ones; visible[k] tells them apart.
 ///   score = modifier(scale · <q, k>), maximum over the visible scores and the head's sink, sum of the weights and
 ///   exp(sink - maximum). A score of -inf hides its key.
-template <class T, class S, class M>
-RowSoftmax<accumulate_t<T>> reference_row(const AttentionCall<T, S>& call, const M& modifier, int b, int h, int q,
-                                          accumulate_t<T>* weights, bool* visible) {
-  using A = accumulate_t<T>;
+template <class Call, class A>
+RowSoftmax<A> reference_row(const Call& call, int b, int h, int q, A* weights, bool* visible) {
   using std::exp;
   const int g = call.key_head(h);
   const A none = -std::numeric_limits<A>::infinity();
@@ -47,7 +45,7 @@ RowSoftmax<accumulate_t<T>> reference_row(const AttentionCall<T, S>& call, const
     ScoreIndex<A> at;
     at.b = b, at.h = h, at.q = q, at.k = k;
     at.query = static_cast<A>(q), at.key = static_cast<A>(k);
-    weights[k] = modifier(dot * call.scale, at);
+    weights[k] = call.modifier(dot * call.scale, at);
     visible[k] = !(weights[k] == none);
     if (visible[k] && !(weights[k] <= maximum)) maximum = weights[k];
   }
@@ -71,20 +69,20 @@ std::size_t reference_workspace(const AttentionShape& s) {
 }
 
 /// out[b, h, q] = sum over visible k of dropout(weight[k] / sum) · v[b, g, k]; 0 where nothing is visible.
-template <class T, class S, class M>
-void reference_attention(const AttentionCall<T, S>& call, const M& modifier, Workspace& workspace) {
+template <class T, class S>
+void reference_attention(const AttentionCall<T, S>& call, Workspace& workspace) {
   using A = accumulate_t<T>;
   const AttentionShape& s = call.shape;
   Workspace::Frame frame(workspace);
   A* weights = workspace.take<A>(s.Lk);
   bool* visible = workspace.take<bool>(s.Lk);
   A* row = workspace.take<A>(s.Dv);
-  const A keep_scale = call.dropout < 1 ? A(1 / (1 - call.dropout)) : A(0);
+  const A keep_scale = call.keep_scale();
 
   for (int b = 0; b < s.B; ++b) {
     for (int h = 0; h < s.H; ++h) {
       for (int q = 0; q < s.Lq; ++q) {
-        const RowSoftmax<A> softmax = reference_row(call, modifier, b, h, q, weights, visible);
+        const RowSoftmax<A> softmax = reference_row(call, b, h, q, weights, visible);
         if (call.wants_statistics()) {
           call.row_max(b, h, q) = softmax.maximum;
           call.row_sum(b, h, q) = softmax.sum;
@@ -106,9 +104,8 @@ void reference_attention(const AttentionCall<T, S>& call, const M& modifier, Wor
 }
 
 /// weights (B, H, Lq, Lk) = softmax of the visible scores, before dropout; a hidden weight is exactly 0.
-template <class T, class S, class M>
-void reference_weights(const AttentionCall<T, S>& call, const M& modifier, TensorView<T, 4> weights,
-                       Workspace& workspace) {
+template <class T, class S>
+void reference_weights(const AttentionCall<T, S>& call, TensorView<T, 4> weights, Workspace& workspace) {
   using A = accumulate_t<T>;
   const AttentionShape& s = call.shape;
   Workspace::Frame frame(workspace);
@@ -117,7 +114,7 @@ void reference_weights(const AttentionCall<T, S>& call, const M& modifier, Tenso
   for (int b = 0; b < s.B; ++b) {
     for (int h = 0; h < s.H; ++h) {
       for (int q = 0; q < s.Lq; ++q) {
-        const RowSoftmax<A> softmax = reference_row(call, modifier, b, h, q, row, visible);
+        const RowSoftmax<A> softmax = reference_row(call, b, h, q, row, visible);
         for (int k = 0; k < s.Lk; ++k) weights(b, h, q, k) = visible[k] ? static_cast<T>(row[k] / softmax.sum) : T(0);
       }
     }
@@ -129,12 +126,11 @@ void reference_weights(const AttentionCall<T, S>& call, const M& modifier, Tenso
 ///   ds'[q, k] = W[q, k] · (dropout(<do[q], v[k]>) - sum over k of W[q, k] · dropout(<do[q], v[k]>))
 ///   ds = ds' through the modifier, dq[q] = scale · sum over k of ds · k[k], dk[k] = scale · sum over q of ds · q[q]
 /// and of a sink, which has no value: - its weight · the same sum. Only visible pairs take part.
-template <class T, class M>
-void reference_backward(const AttentionBackwardCall<T>& backward, const M& modifier, Workspace& workspace) {
+template <class T>
+void reference_backward(const AttentionBackwardCall<T>& call, Workspace& workspace) {
   using A = accumulate_t<T>;
   using std::exp;
-  const AttentionCall<T, T>& call = backward.forward;
-  const AttentionGradients<T>& to = backward.gradients;
+  const AttentionGradients<T>& to = call.gradients;
   const AttentionShape& s = call.shape;
   Workspace::Frame frame(workspace);
   A* weights = workspace.take<A>(s.Lk);
@@ -143,7 +139,7 @@ void reference_backward(const AttentionBackwardCall<T>& backward, const M& modif
   A* dq = workspace.take<A>(s.Dk);
   A* dk = workspace.take<A>(Index{s.Lk} * s.Dk);
   A* dv = workspace.take<A>(Index{s.Lk} * s.Dv);
-  const A keep_scale = call.dropout < 1 ? A(1 / (1 - call.dropout)) : A(0);
+  const A keep_scale = call.keep_scale();
   for (double& d : to.dsinks) d = 0;
 
   for (int b = 0; b < s.B; ++b) {
@@ -152,7 +148,7 @@ void reference_backward(const AttentionBackwardCall<T>& backward, const M& modif
       std::fill_n(dv, Index{s.Lk} * s.Dv, A(0));
       for (int h = g * (s.H / s.G); h < (g + 1) * (s.H / s.G); ++h) {
         for (int q = 0; q < s.Lq; ++q) {
-          const RowSoftmax<A> softmax = reference_row(call, modifier, b, h, q, weights, visible);
+          const RowSoftmax<A> softmax = reference_row(call, b, h, q, weights, visible);
           const std::uint32_t query_word = call.dropped.query_word(b, h, q);
           const auto keep = [&](int k) {
             if (call.dropout == 0) return A(1);
@@ -164,8 +160,8 @@ void reference_backward(const AttentionBackwardCall<T>& backward, const M& modif
             weights[k] = weights[k] / softmax.sum;
             A dot(0);
             for (int d = 0; d < s.Dv; ++d) {
-              dot += static_cast<A>(backward.dout(b, h, q, d)) * static_cast<A>(call.v(b, g, k, d));
-              dv[Index{k} * s.Dv + d] += weights[k] * keep(k) * static_cast<A>(backward.dout(b, h, q, d));
+              dot += static_cast<A>(call.dout(b, h, q, d)) * static_cast<A>(call.v(b, g, k, d));
+              dv[Index{k} * s.Dv + d] += weights[k] * keep(k) * static_cast<A>(call.dout(b, h, q, d));
             }
             dweights[k] = dot * keep(k);
             mean += weights[k] * dweights[k];
@@ -186,8 +182,7 @@ void reference_backward(const AttentionBackwardCall<T>& backward, const M& modif
             ScoreIndex<A> at;
             at.b = b, at.h = h, at.q = q, at.k = k;
             at.query = static_cast<A>(q), at.key = static_cast<A>(k);
-            const A ds =
-                modifier_backward(modifier, A(dot * call.scale), A(weights[k] * (dweights[k] - mean)), at) * call.scale;
+            const A ds = call.modifier.backward(dot * call.scale, weights[k] * (dweights[k] - mean), at) * call.scale;
             for (int d = 0; d < s.Dk; ++d) {
               dq[d] += ds * static_cast<A>(call.k(b, g, k, d));
               dk[Index{k} * s.Dk + d] += ds * static_cast<A>(call.q(b, h, q, d));

@@ -12,6 +12,8 @@
 #include <heed/core/gemm/micro_kernel.hpp>
 #include <heed/core/gemm/packing.hpp>
 #include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/isa.hpp>
+#include <heed/core/parallel.hpp>
 #include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -32,20 +34,10 @@ struct Product {
   Index panel_count() const { return detail::panel_count<T>(c.extent(1)); }
 };
 
-/// Runs f(piece, worker) for n pieces: one after the other in this thread, or through an executor.
-template <class F>
-void parallel_for_each(Executor* executor, Index n, F&& f) {
-  if (executor && n > 1) {
-    executor->parallel_for(static_cast<int>(n), f);
-  } else {
-    for (Index i = 0; i < n; ++i) f(static_cast<int>(i), 0);
-  }
-}
-
-/// Computes one product. Its pieces are (block of rows) × (range of panels); every piece goes through the whole depth,
-/// so that neither the cut nor the number of threads changes a result.
+/// Computes one product. Its tasks are (block of rows) × (range of panels); every task goes through the whole depth, so
+/// that neither the cut nor the number of threads changes a result.
 ///
-/// Many rows: blocks of rows only. A piece packs its rows, depth block by depth block, into its worker's scratch.
+/// Many rows: blocks of rows only. A task packs its rows, depth block by depth block, into its worker's scratch.
 /// Few rows among many threads: ranges of panels too. All rows are packed beforehand and shared.
 template <class T>
 class Multiplication {
@@ -74,14 +66,14 @@ class Multiplication {
 
   void run() const {
     if (shared()) {
-      parallel_for_each(executor_, row_blocks_ * blocks_.count, [&](int piece, int) {
-        const Index block = piece / blocks_.count, d = piece % blocks_.count;
+      parallel_for_each(executor_, row_blocks_ * blocks_.count, [&](Index task, int) {
+        const Index block = task / blocks_.count, d = task % blocks_.count;
         pack(rows_of(block), d, shared_rows(rows_of(block), d));
       });
     }
-    parallel_for_each(executor_, row_blocks_ * panel_ranges_, [&](int piece, int worker) {
-      const Rows rows = rows_of(piece / panel_ranges_);
-      const Index range = piece % panel_ranges_, panels = product_.panel_count();
+    parallel_for_each(executor_, row_blocks_ * panel_ranges_, [&](Index task, int worker) {
+      const Rows rows = rows_of(task / panel_ranges_);
+      const Index range = task % panel_ranges_, panels = product_.panel_count();
       for (Index d = 0; d < blocks_.count; ++d) {
         T* packed = shared() ? shared_rows(rows, d) : packed_ + worker * worker_size_;
         if (!shared()) pack(rows, d, packed);
@@ -101,7 +93,7 @@ class Multiplication {
   Rows rows_of(Index block) const {
     const Index first = part_begin(product_.rows(), row_blocks_, block);
     const Index count = part_begin(product_.rows(), row_blocks_, block + 1) - first;
-    return {first, count, (count + kTile.rows - 1) / kTile.rows};
+    return {first, count, (count + kIsa.product_rows - 1) / kIsa.product_rows};
   }
   bool shared() const { return panel_ranges_ > 1; }
   T* shared_rows(const Rows& rows, Index d) const {

@@ -2,10 +2,11 @@
 #pragma once
 
 /// @file
-/// What happens to a product on its way to C.
+/// Epilogue: bias, activation, residual and accumulation, applied to a product on its way to C.
 
 #include <algorithm>
 
+#include <heed/core/activation.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/gemm/tile_shape.hpp>
 #include <heed/core/simd.hpp>
@@ -14,21 +15,22 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// C = activation(A·B + bias) + residual; with accumulate, C = activation(C + A·B + bias) + residual.
-template <class T>
+/// C = activation(A·B + bias) + residual; with accumulate, C = activation(C + A·B + bias) + residual. C has rank 2 in
+/// gemm and rank 3, (B, L, out), in Linear, which adds a bias of its own.
+template <class T, int Rank = 2>
 struct Epilogue {
   /// (n), added to every row; null for none.
   const T* bias = nullptr;
   Activation activation = Activation::None;
-  /// (m, n) of any strides, added after the activation; data null for none.
-  TensorView<const T, 2> residual{};
+  /// With the extents of C and any strides, added after the activation; data null for none.
+  TensorView<const T, Rank> residual{};
   /// Adds to what C holds.
   bool accumulate = false;
 };
 
 namespace detail {
 
-/// Where the sums of one depth block go.
+/// The destination of the sums of one depth block.
 template <class T>
 struct Output {
   TensorView<T, 2> c;
@@ -39,7 +41,7 @@ struct Output {
   bool last = true;
 
   T* at(Index row, Index column) const { return &c(row, column); }
-  /// Whether full tiles can go from registers to C: rows are dense and the activation is a single instruction.
+  /// True when full tiles can go from registers to C: rows are dense and the activation is a single instruction.
   bool from_registers() const {
     const Epilogue<T>& e = epilogue;
     return c.stride(1) == 1 && (!last || ((e.activation == Activation::None || e.activation == Activation::ReLU) &&
@@ -47,19 +49,8 @@ struct Output {
   }
 };
 
-/// sums[j] += from[j·stride]
-template <class T>
-void add_row(T* sums, const T* from, Index stride, Index n) {
-  constexpr Index W = Vec<T>::size;
-  Index j = 0;
-  if (stride == 1) {
-    for (; j + W <= n; j += W) (Vec<T>::load(sums + j) + Vec<T>::load(from + j)).store(sums + j);
-  }
-  for (; j < n; ++j) sums[j] += from[j * stride];
-}
-
-/// Takes sums, `rows` times kPanelWidth, to rows × columns elements of C: the way of narrow last panels, strided
-/// outputs and long activations. Each element goes through the additions of the way from registers, in their order.
+/// Takes sums, `rows` times kPanelWidth, to rows × columns elements of C, for narrow last panels, strided outputs and
+/// long activations. Additions are those of the path from registers, in the same order.
 template <class T>
 HEED_NOINLINE void finish_tile(const Output<T>& to, T* sums, Index row, Index rows, Index column, Index columns) {
   constexpr Index width = kPanelWidth<T>;
@@ -82,7 +73,7 @@ HEED_NOINLINE void finish_tile(const Output<T>& to, T* sums, Index row, Index ro
   }
 }
 
-/// What a product of depth 0 comes to: the epilogue of zeros.
+/// A product of depth 0: the epilogue of zeros.
 template <class T>
 void finish_zeros(const Output<T>& to) {
   constexpr Index width = kPanelWidth<T>;

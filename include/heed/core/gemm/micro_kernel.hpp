@@ -8,11 +8,12 @@
 #include <array>
 #include <utility>
 
+#include <heed/core/activation.hpp>
 #include <heed/core/config.hpp>
 #include <heed/core/gemm/epilogue.hpp>
 #include <heed/core/gemm/tile_shape.hpp>
+#include <heed/core/isa.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -40,7 +41,7 @@ struct TileTask {
 template <class T, int Rows, int Panels, int... N>
 HEED_ALWAYS_INLINE void multiply_tile(const TileTask<T>& task, std::integer_sequence<int, N...>) {
   using V = Vec<T>;
-  constexpr int vectors = kTile.vectors;
+  constexpr int vectors = kIsa.product_vectors;
   constexpr Index width = kPanelWidth<T>;
   constexpr auto vector = [](int n) { return n % vectors; };
   constexpr auto row = [](int n) { return n / vectors % Rows; };
@@ -101,7 +102,7 @@ HEED_ALWAYS_INLINE void multiply_tile(const TileTask<T>& task, std::integer_sequ
 
 template <class T, int Rows, int Panels>
 HEED_NOINLINE void multiply_tile(const TileTask<T>& task) {
-  multiply_tile<T, Rows, Panels>(task, std::make_integer_sequence<int, Panels * Rows * kTile.vectors>{});
+  multiply_tile<T, Rows, Panels>(task, std::make_integer_sequence<int, Panels * Rows * kIsa.product_vectors>{});
 }
 
 /// The compiled tiles, by rows and by whether one panel or panels_at_once(rows) are taken.
@@ -109,10 +110,10 @@ template <class T>
 class Tiles {
   using Tile = void (*)(const TileTask<T>&);
   template <int... I>
-  static constexpr std::array<Tile, kTile.rows> of_heights(std::integer_sequence<int, I...>) {
+  static constexpr std::array<Tile, kIsa.product_rows> of_heights(std::integer_sequence<int, I...>) {
     return {&multiply_tile<T, I + 1, 1>...};
   }
-  static constexpr auto kOnePanel = of_heights(std::make_integer_sequence<int, kTile.rows>{});
+  static constexpr auto kOnePanel = of_heights(std::make_integer_sequence<int, kIsa.product_rows>{});
   static constexpr std::array<Tile, 2> kSeveralPanels = {&multiply_tile<T, 1, panels_at_once(1)>,
                                                          &multiply_tile<T, 2, panels_at_once(2)>};
 

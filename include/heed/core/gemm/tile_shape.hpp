@@ -2,36 +2,22 @@
 #pragma once
 
 /// @file
-/// The sizes of a product's building blocks: what fits the registers of each instruction set, and the caches.
+/// The sizes of a product's building blocks, which fit the registers and the caches.
 
 #include <algorithm>
 
 #include <heed/core/config.hpp>
+#include <heed/core/isa.hpp>
+#include <heed/core/parallel.hpp>
 #include <heed/core/simd.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A register tile of C: rows × vectors accumulators. Beside them stay the vectors of one row of B and one broadcast
-/// element of A (and a temporary where multiply and add are two instructions), all without a spill. On AVX-512, 12 and
-/// 14 rows were no faster than 8 and took longer to compile; on NEON, g++ keeps all of a step's elements of A at once.
-struct TileShape {
-  int registers, rows, vectors;
-};
-#if defined(EIGEN_VECTORIZE_AVX512)
-inline constexpr TileShape kTile{32, 8, 2};
-#elif defined(EIGEN_VECTORIZE_AVX)
-inline constexpr TileShape kTile{16, 6, 2};
-#elif defined(EIGEN_VECTORIZE_NEON) && defined(__aarch64__)
-inline constexpr TileShape kTile{32, 5, 4};
-#else
-inline constexpr TileShape kTile{16, 2, 4};
-#endif
-
 /// Columns of a panel of packed B.
 template <class T>
-inline constexpr Index kPanelWidth = kTile.vectors * Vec<T>::size;
+inline constexpr Index kPanelWidth = kIsa.product_vectors * Vec<T>::size;
 
 template <class T>
 constexpr Index panel_count(Index columns) {
@@ -42,12 +28,9 @@ constexpr Index panel_count(Index columns) {
 /// a stream of memory of its own, as far as the registers allow.
 constexpr int panels_at_once(int rows) {
   if (rows > 2) return 1;
-  const int fitting = (kTile.registers - kTile.vectors - rows) / (rows * kTile.vectors);
-  return std::clamp(std::min(fitting, kTile.rows / rows), 1, 6);
+  const int fitting = (kIsa.registers - kIsa.product_vectors - rows) / (rows * kIsa.product_vectors);
+  return std::clamp(std::min(fitting, kIsa.product_rows / rows), 1, 6);
 }
-
-/// n things in `parts` parts whose sizes differ by at most one: where part i begins.
-constexpr Index part_begin(Index n, Index parts, Index i) { return n * i / parts; }
 
 /// The depth is cut into equal blocks, so that a panel's block stays in the second-level cache while all row tiles use
 /// it. The cut depends on the depth alone: it decides in which order the sum of an element is rounded.

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// What the attention page does. Labels come from anywhere and reach the page as text only, never as markup.
+/// The JavaScript of the attention page. It inserts labels, which can be any text, as text and never as markup.
 
 #include <string_view>
 
@@ -58,13 +58,13 @@ inline constexpr std::string_view kPageScript = R"js(
     }
     return head.rows[query];
   };
-  // The weight that gets the last color.
+  // The weight that has the last color.
   const scaleOf = (head, query) =>
     (state.scale === "query" ? largestOf(head, query) : state.scale === "head" ? head.largest : 1) || 1;
 
   // --- Text ----------------------------------------------------------------------------------------------------------
 
-  // Blanks and control characters are tokens too, and must be seen.
+  // Blanks and control characters are tokens too and must be visible.
   const shown = (text) => text === "" ? "\u2205" : text
     .replace(/[\u0000-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
     .replace(/\u007f/g, "\u2421").replace(/^ +| +$/g, (blanks) => "\u2423".repeat(blanks.length));
@@ -78,16 +78,16 @@ inline constexpr std::string_view kPageScript = R"js(
     element.append(...children);
     return element;
   };
-  // Text of any direction, apart from what stands around it.
+  // Isolates text of any writing direction from its surroundings.
   const isolated = (text) => make("bdi", {}, text);
-  // The token at a place, which tells it from others that read the same.
+  // The token with its position, which distinguishes equal tokens.
   const tokenAt = (text, place) => make("span", {},
     make("span", { class: "clip" }, "\u201c", isolated(shortened(text[place], 200)), "\u201d"),
     make("span", { class: "place" }, text[place] === String(place) ? "" : String(place)));
   const queryAt = (place) => tokenAt(data.texts[layerNow().queries], place);
   const keyAt = (place) => tokenAt(data.texts[layerNow().keys], place);
 
-  // --- Colours -------------------------------------------------------------------------------------------------------
+  // --- Colors --------------------------------------------------------------------------------------------------------
 
   const rgb = (t) => {
     const step = Math.round(255 * Math.min(Math.max(dark.matches ? 1 - t : t, 0), 1));
@@ -95,8 +95,8 @@ inline constexpr std::string_view kPageScript = R"js(
   };
   const css = (color) => `rgb(${color.join(" ")})`;
   const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const nanColour = () => [1, 3, 5].map((i) => parseInt(theme("--nan").slice(i, i + 2), 16));
-  const colourOf = (w, head, query) => Number.isNaN(w) ? nanColour() : rgb(w / scaleOf(head, query));
+  const nanColor = () => [1, 3, 5].map((i) => parseInt(theme("--nan").slice(i, i + 2), 16));
+  const colorOf = (w, head, query) => Number.isNaN(w) ? nanColor() : rgb(w / scaleOf(head, query));
   const inkOn = ([r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#111" : "#fff";
 
   const hatching = (context) => {
@@ -113,8 +113,8 @@ inline constexpr std::string_view kPageScript = R"js(
     return context.createPattern(tile, "repeat");
   };
 
-  // Fills a rectangle of a canvas, in its own pixels. Where there are more cells than pixels, a pixel shows the
-  // strongest of its cells; hidden cells let the hatching through.
+  // Fills a rectangle of a canvas, in device pixels. If several cells share a pixel, it shows the largest weight; hidden
+  // cells leave the hatching visible.
   const paint = (context, layer, head, x, y, width, height) => {
     const rows = rowsOf(layer), columns = columnsOf(layer);
     const w = Math.min(columns, width), h = Math.min(rows, height);
@@ -130,7 +130,7 @@ inline constexpr std::string_view kPageScript = R"js(
       }
     }
     const cells = make("canvas", { width: w, height: h }), pen = cells.getContext("2d");
-    const image = pen.createImageData(w, h), nan = nanColour();
+    const image = pen.createImageData(w, h), nan = nanColor();
     for (let i = 0; i < best.length; ++i) {
       if (best[i] < 0) continue;
       image.data.set(Number.isNaN(best[i]) ? nan : rgb(best[i]), 4 * i);
@@ -171,7 +171,7 @@ inline constexpr std::string_view kPageScript = R"js(
     chips(isOneText() ? "queries" : "keys").forEach((chip, k) => {
       const at = query * columns + k, off = query < 0;
       const visible = !off && isVisible(head, at), w = visible ? weightAt(head, at) : 0;
-      const color = visible ? colourOf(w, head, query) : null;
+      const color = visible ? colorOf(w, head, query) : null;
       chip.classList.toggle("hatched", !off && !visible);
       chip.style.background = color ? css(color) : "";
       chip.style.color = color ? inkOn(color) : "";
@@ -234,7 +234,7 @@ inline constexpr std::string_view kPageScript = R"js(
     const { visible, list } = strongest(query, 6), table = make("table");
     for (const [w, k] of list) {
       const swatch = make("i");
-      swatch.style.background = css(colourOf(w, headNow(), query));
+      swatch.style.background = css(colorOf(w, headNow(), query));
       const cells = [swatch, number(w), keyAt(k)].map((content) => make("td", {}, content));
       table.append(make("tr", {}, ...cells));
     }
@@ -329,7 +329,7 @@ inline constexpr std::string_view kPageScript = R"js(
 
   // --- All heads -----------------------------------------------------------------------------------------------------
 
-  // What the names share is said once: "0", "1" for "layers.0.self_attn", "layers.1.self_attn".
+  // Common parts of the names are omitted: "0", "1" for "layers.0.self_attn", "layers.1.self_attn".
   const shortNames = () => {
     const parts = data.layers.map((layer) => layer.name.split("."));
     const least = Math.min(...parts.map((p) => p.length)) - 1;

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// The looks of the attention page.
+/// The style sheet of the attention page.
 
 #include <string_view>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Writing JSON: what reports and pages need of it.
+/// JsonWriter: writes JSON for reports, pages and file headers. Numbers do not depend on the locale.
 
 #include <array>
 #include <charconv>
@@ -21,24 +21,33 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Independent of the locale, unlike printf.
+/// The number with `digits` significant digits.
 inline std::string number_text(double x, int digits) {
   std::array<char, 32> text;
   const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::general, digits);
   return {text.data(), end.ptr};
 }
 
-/// With `digits` digits after the point.
+/// The number with `digits` digits after the decimal point.
 inline std::string fixed_text(double x, int digits) {
   std::array<char, 400> text;
   const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::fixed, digits);
   return {text.data(), end.ptr};
 }
 
-/// Appends values one after the other and puts the commas between them. The caller closes what it opens, and gives a
-/// key before each value of an object.
+/// Appends values and puts commas between them. The caller closes each bracket and gives a key before each value of an
+/// object.
 class JsonWriter {
  public:
+  JsonWriter() = default;
+  /// Escapes `<`, `>`, `&` and line separators too, so that the JSON can be part of a script in an HTML page.
+  static JsonWriter for_html() {
+    JsonWriter json;
+    json.for_html_ = true;
+    return json;
+  }
+
+  /// The JSON written so far, moved out.
   std::string take() { return std::move(json_); }
 
   JsonWriter& open(char bracket) {
@@ -58,22 +67,20 @@ class JsonWriter {
     first_ = true;
     return *this;
   }
-  /// Text of any bytes: what is not UTF-8 becomes U+FFFD. Markup is escaped, so that the JSON may stand in a script of
-  /// an HTML page, whatever the text says.
+  /// Writes a string; bytes that are not UTF-8 become U+FFFD.
   JsonWriter& value(std::string_view text) {
     begin();
     json_ += '"';
     while (!text.empty()) {
       const CodePoint c = decode_utf8(text);
       const std::size_t length = c.length == 0 ? 1 : c.length;
-      const bool special = c.value < 0x20 || c.value == 0x7F || c.value == '"' || c.value == '\\' || c.value == '<' ||
-                           c.value == '>' || c.value == '&' || c.value == 0x2028 || c.value == 0x2029;
+      const bool markup = c.value == '<' || c.value == '>' || c.value == '&' || c.value == 0x2028 || c.value == 0x2029;
       if (c.length == 0)
         json_ += "\uFFFD";
-      else if (special)
+      else if (c.value < 0x20 || (for_html_ && markup))
         escape(c.value);
       else
-        json_ += text.substr(0, length);
+        json_.append(c.value == '"' || c.value == '\\' ? "\\" : "").append(text.substr(0, length));
       text.remove_prefix(length);
     }
     json_ += '"';
@@ -81,13 +88,13 @@ class JsonWriter {
   }
   JsonWriter& value(const char* text) { return value(std::string_view(text)); }
   JsonWriter& value(const std::string& text) { return value(std::string_view(text)); }
-  /// What another writer wrote.
+  /// Appends a value that another writer wrote.
   JsonWriter& raw(std::string_view json) {
     begin();
     json_ += json;
     return *this;
   }
-  /// JSON has no NaN and no infinity: they become null.
+  /// NaN and infinities, which JSON lacks, become null.
   JsonWriter& value(double x, int digits = 6) {
     begin();
     json_ += std::isfinite(x) ? number_text(x, digits) : "null";
@@ -115,7 +122,7 @@ class JsonWriter {
   }
 
   std::string json_;
-  bool first_ = true;
+  bool first_ = true, for_html_ = false;
 };
 
 }  // namespace detail

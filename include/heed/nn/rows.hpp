@@ -2,84 +2,117 @@
 #pragma once
 
 /// @file
-/// What the backwards of all layers share: memory that a Cache keeps between steps, the checks at a backward's
-/// boundary, and sums over rows.
+/// Loops over the rows of (B, L, E) views on the executor: a function of each row, and sums over rows.
 ///
-/// The protocol of training. Beside forward(x, y, context) a layer has
-///   struct Cache                                  what the backward needs of a forward; one for each place of use
-///   forward(x, y, cache, context) const           the bits of forward() without a cache
-///   backward(dy, dx, cache, context)              adds to the gradients of the parameters and writes dx
-/// A cache borrows the inputs of its forward: they must live, unchanged, until the backward, so y can't take their
-/// memory. dy, dx have the extents of y, x, and any strides. A dx without data is not computed: the input needs no
-/// gradient. A cache keeps its memory, and a backward called again with the same cache gives the same gradients again.
-///
-/// Sums over rows (the gradient of a bias, of a norm's weight) are cut by the extents alone, never by the number of
-/// threads: gradients have the same bits for any executor.
+/// Sums over rows (the gradient of a bias or of a norm's weight) are cut by the extents alone, never by the number of
+/// threads, so gradients have the same bits for any executor.
 
 #include <algorithm>
-#include <string_view>
+#include <cstdlib>
 #include <type_traits>
 
 #include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
+#include <heed/core/parallel.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
-#include <heed/nn/layer.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Memory of a cache, reused from step to step: it grows when it must and never shrinks. It moves but is not copied,
-/// since views of it may be about.
-template <class T>
-class Buffer {
- public:
-  Buffer() = default;
-  Buffer(Buffer&&) = default;
-  Buffer& operator=(Buffer&&) = default;
-
-  /// The memory as a row-major tensor; what it held stays unless it has to grow.
-  template <int Rank>
-  TensorView<T, Rank> view(const Extents<Rank>& extents) {
-    const Index size = checked_size<Rank>(extents);
-    if (memory_.size() < size) memory_ = Tensor<T, 1>(size);
-    return {memory_.data(), extents};
+/// f(first, last, worker) over ranges of [0, rows), on the executor when there is enough work. Rows must be independent
+/// of each other: where the ranges are cut then changes no result. `row_size` is the work of a row in elements.
+template <class F>
+void parallel_for_rows(Context& context, Index rows, Index row_size, F&& f) {
+  constexpr Index piece_size = 16384;  // elements: some microseconds, well above the cost of handing out a piece
+  const Index rows_per_piece = std::max<Index>(1, piece_size / std::max<Index>(1, row_size));
+  if (context.executor().concurrency() == 1 || rows <= rows_per_piece) {
+    if (rows > 0) f(Index{0}, rows, 0);
+    return;
   }
-  /// Bytes held.
-  std::size_t bytes() const { return static_cast<std::size_t>(memory_.size()) * sizeof(T); }
-
- private:
-  Tensor<T, 1> memory_;
-};
-
-/// The boundary check of a backward: x as the cache holds it, y's extents, dy and dx. Throws ShapeError when dy or dx
-/// don't fit the forward, ValueError when dx shares memory with dy (unless in_place allows it to be dy) or with x.
-template <class T>
-void check_backward(std::string_view name, const TensorView<const T, 3>& x, const Extents<3>& y,
-                    const TensorView<const T, 3>& dy, const TensorView<T, 3>& dx,
-                    InPlace in_place = InPlace::Forbidden) {
-  HEED_CHECK(dy.extents() == y, ShapeError, name, ": dy ", dy.extents(), " does not fit the y ", y,
-             " of the forward with this cache");
-  if (!dx.data()) return;
-  HEED_CHECK(dx.extents() == x.extents(), ShapeError, name, ": dx ", dx.extents(), " does not fit the x ", x.extents(),
-             " of the forward with this cache; give a view without data where no dx is needed");
-  const bool same = dy.data() == dx.data() && dy.strides() == dx.strides();
-  HEED_CHECK((in_place == InPlace::Allowed && same) || !may_overlap(dy, dx), ValueError, name,
-             ": dx shares memory with dy; give it memory of its own");
-  HEED_CHECK(!may_overlap(x, dx), ValueError, name, ": dx shares memory with x; give it memory of its own");
+  const Index pieces = (rows + rows_per_piece - 1) / rows_per_piece;
+  context.executor().parallel_for(static_cast<int>(pieces), [&](int piece, int worker) {
+    const Index first = piece * rows_per_piece;
+    f(first, std::min(rows, first + rows_per_piece), worker);
+  });
 }
 
-/// A residual that is added to dx must fit it. Without data, and where no dx is wanted, there is nothing to add.
+/// f(begin, end) over ranges of [0, size): elements next to each other that don't depend on each other.
+template <class F>
+void parallel_for_elements(Context& context, Index size, F&& f) {
+  constexpr Index length = 1024;
+  parallel_for_rows(context, (size + length - 1) / length, length,
+                    [&](Index first, Index last, int) { f(first * length, std::min(size, last * length)); });
+}
+
+/// Lanes 0, ..., n - 1 (all of them when n is larger) from elements next to each other; the other lanes hold `fill`.
+/// With it and store_lanes(), the end of a row takes the same instructions as its middle.
 template <class T>
-void check_backward_residual(std::string_view name, const TensorView<const T, 3>& residual,
-                             const TensorView<T, 3>& dx) {
-  if (!residual.data() || !dx.data()) return;
-  HEED_CHECK(residual.extents() == dx.extents(), ShapeError, name, ": residual ", residual.extents(),
-             " does not fit dx ", dx.extents(), "; they are added element by element");
+HEED_ALWAYS_INLINE auto load_lanes(const T* from, Index n, accumulate_t<T> fill = 0) {
+  using A = accumulate_t<T>;
+  using V = Vec<A>;
+  if (n >= V::size) {
+    if constexpr (is_narrow_v<T>)
+      return load_float(from);
+    else
+      return V::load(from);
+  }
+  A lanes[V::size];
+  for (Index i = 0; i < V::size; ++i) lanes[i] = i < n ? static_cast<A>(from[i]) : fill;
+  return V::load(lanes);
+}
+
+template <class T>
+HEED_ALWAYS_INLINE void store_lanes(Vec<accumulate_t<T>> value, T* to, Index n) {
+  using A = accumulate_t<T>;
+  if constexpr (!is_narrow_v<T>) {
+    if (n >= Vec<A>::size) return value.store(to);
+  }
+  A lanes[Vec<A>::size];
+  value.store(lanes);
+  for (Index i = 0; i < std::min<Index>(n, Vec<A>::size); ++i) to[i] = static_cast<T>(lanes[i]);
+}
+
+/// to = from, whatever the strides, walking along the smaller stride of the side that is not dense.
+template <class T>
+void copy_matrix(const TensorView<const T, 2>& from, const TensorView<T, 2>& to) {
+  const auto& guide = from.has_dense_rows() ? to.strides() : from.strides();
+  const bool down = std::abs(guide[0]) < std::abs(guide[1]);
+  const auto read = down ? from.transpose(0, 1) : from;
+  const auto write = down ? to.transpose(0, 1) : to;
+  for (Index i = 0; i < read.extent(0); ++i) {
+    for (Index j = 0; j < read.extent(1); ++j) write(i, j) = read(i, j);
+  }
+}
+
+/// row(b, l, from, to) for every row of x (B, L, E) and y (B, L, E), with elements next to each other: rows of other
+/// strides pass through a copy, several at a time, since column-major rows share cache lines. `to` may be `from`.
+/// Rows are independent and split over the executor.
+template <class T, class Row>
+void transform_rows(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Context& context, Row&& row) {
+  constexpr Index group = 16;
+  const Index length = x.extent(1), width = x.extent(2);
+  const bool read_copy = !x.has_dense_rows(), write_copy = !y.has_dense_rows();
+  const Workspace::Frame frame(context.workspace());
+  const Index workers = read_copy || write_copy ? context.executor().concurrency() : 0;
+  const auto scratch = context.workspace().tensor<T, 3>({workers, group, width});
+  parallel_for_rows(context, x.extent(0) * length, width, [&](Index first, Index last, int worker) {
+    for (Index r = first, count; r < last; r += count) {
+      const Index b = r / length, l = r % length;
+      count = std::min({group, last - r, length - l});
+      const TensorView<const T, 2> from(x[b][l].data(), {count, width}, {x.stride(1), x.stride(2)});
+      const TensorView<T, 2> to(y[b][l].data(), {count, width}, {y.stride(1), y.stride(2)});
+      const TensorView<T, 2> rows(scratch[worker].data(), {count, width});
+      if (read_copy) copy_matrix(from, rows);
+      for (Index i = 0; i < count; ++i) {
+        row(b, l + i, read_copy ? rows[i].data() : from[i].data(), write_copy ? rows[i].data() : to[i].data());
+      }
+      if (write_copy) copy_matrix<T>(rows, to);
+    }
+  });
 }
 
 /// How rows are cut for sums over them: each block is summed by itself, then the blocks' sums in their order. The cut

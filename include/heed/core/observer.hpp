@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// Observer: an interface that sees the outputs and attention weights of layers while they run.
+
+#include <string_view>
+
+#include <heed/core/config.hpp>
+#include <heed/core/parallel.hpp>
+#include <heed/core/tensor.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// A read-only tensor whose element type and rank are known at run time, as an observer receives it.
+class ObservedTensor {
+ public:
+  /// Borrows a view of at most four dimensions.
+  template <class T, int Rank>
+  ObservedTensor(TensorView<const T, Rank> view) : data_(view.data()), rank_(Rank), read_(&read_as<T>) {
+    static_assert(Rank <= 4);
+    for (int d = 0; d < Rank; ++d) {
+      extents_[static_cast<std::size_t>(d)] = view.extent(d);
+      strides_[static_cast<std::size_t>(d)] = view.stride(d);
+    }
+  }
+  int rank() const { return rank_; }
+  Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }
+  /// The element at as many indices as the rank, as double.
+  template <class... I>
+  double operator()(I... i) const {
+    Index at = 0;
+    std::size_t d = 0;
+    ((at += static_cast<Index>(i) * strides_[d++]), ...);
+    return read_(data_, at);
+  }
+
+ private:
+  template <class T>
+  static double read_as(const void* data, Index at) {
+    return static_cast<double>(static_cast<const T*>(data)[at]);
+  }
+  const void* data_;
+  int rank_;
+  double (*read_)(const void*, Index);
+  Extents<4> extents_{}, strides_{};
+};
+
+/// The mask of a call, as an observer receives it: true where key k is visible to query q of head h of sample b.
+using ObservedMask = FunctionRef<bool(int b, int h, int q, int k)>;
+
+/// Receives the outputs of layers and, if it asks, attention weights. Names are the paths of the layers, such as
+/// "layers.0.self_attn". Calls come from the thread that called the layer, in the order of the computation; views end
+/// with the call.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// The output of a layer, (B, L, E).
+  virtual void output(std::string_view name, const ObservedTensor& value) {
+    static_cast<void>(name);
+    static_cast<void>(value);
+  }
+  /// True asks for the weights of this attention layer, which take L×L memory.
+  virtual bool wants_weights(std::string_view name) {
+    static_cast<void>(name);
+    return false;
+  }
+  /// The mask of a layer whose weights are wanted, with extents (B, H, Lq, Lk); called right before weights().
+  virtual void mask(std::string_view name, const Extents<4>& extents, ObservedMask visible) {
+    static_cast<void>(name);
+    static_cast<void>(extents);
+    static_cast<void>(visible);
+  }
+  /// The attention weights of a layer, (B, H, Lq, Lk), before dropout.
+  virtual void weights(std::string_view name, const ObservedTensor& value) {
+    static_cast<void>(name);
+    static_cast<void>(value);
+  }
+};
+
+HEED_NAMESPACE_END

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+/// @file
+/// The blocks of transformers: EncoderLayer, also the block of decoder-only models, and DecoderLayer, which reads a
+/// memory as well. Names and defaults are those of PyTorch's TransformerEncoderLayer and TransformerDecoderLayer.
+/// Vaswani et al.: "Attention is all you need", 2017, section 3.1; the place of the norms: Xiong et al.: "On layer
+/// normalization in the transformer architecture", 2020.
+
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+
+#include <heed/attention/any_attention.hpp>
+#include <heed/core/arguments.hpp>
+#include <heed/core/buffer.hpp>
+#include <heed/core/config.hpp>
+#include <heed/core/context.hpp>
+#include <heed/core/error.hpp>
+#include <heed/core/tensor.hpp>
+#include <heed/core/vec_math.hpp>
+#include <heed/core/workspace.hpp>
+#include <heed/nn/attention_layer.hpp>
+#include <heed/nn/dropout.hpp>
+#include <heed/nn/feed_forward.hpp>
+#include <heed/nn/layer.hpp>
+#include <heed/nn/multi_head_attention.hpp>
+#include <heed/nn/norm.hpp>
+#include <heed/nn/rotary.hpp>
+
+HEED_NAMESPACE_BEGIN
+
+/// The place of a block's norms.
+enum class NormPlacement {
+  Pre,  ///< x + f(norm(x)); a stack of such blocks wants a final norm
+  Post  ///< norm(x + f(x)), as in the paper and in BERT
+};
+
+/// Options of EncoderLayer.
+struct EncoderLayerOptions {
+  Index embed_dim = 0;  ///< E
+  Index num_heads = 0;  ///< H
+  Index ffn_dim = 0;    ///< F; 0 means 4·E
+  NormPlacement norm_placement = NormPlacement::Post;
+  Activation activation = Activation::ReLU;   ///< of the feed-forward layer
+  bool gated = false;                         ///< a gated feed-forward layer (SwiGLU with SiLU)
+  double eps = 1e-5;                          ///< of the norms
+  bool bias = true;                           ///< in projections and norms
+  Index num_kv_heads = 0;                     ///< G, a divisor of H; 0 means H
+  RotaryEmbeddingOptions rotary = kNoRotary;  ///< of self-attention; head_dim 0 means the width of a head
+  double dropout = 0;                         ///< while context.training: of attention weights, hidden units, a and f
+  NormKind norm = NormKind::Layer;            ///< LayerNorm or RMSNorm
+};
+
+/// Options of DecoderLayer.
+struct DecoderLayerOptions {
+  Index embed_dim = 0;  ///< E
+  Index num_heads = 0;  ///< H
+  Index ffn_dim = 0;    ///< F; 0 means 4·E
+  NormPlacement norm_placement = NormPlacement::Post;
+  Activation activation = Activation::ReLU;   ///< of the feed-forward layer
+  bool gated = false;                         ///< a gated feed-forward layer (SwiGLU with SiLU)
+  double eps = 1e-5;                          ///< of the norms
+  bool bias = true;                           ///< in projections and norms
+  Index num_kv_heads = 0;                     ///< G, a divisor of H; 0 means H
+  RotaryEmbeddingOptions rotary = kNoRotary;  ///< of self-attention; head_dim 0 means the width of a head
+  Index memory_dim = 0;                       ///< width of the memory; 0 means E
+  double dropout = 0;               ///< while context.training: of attention weights, hidden units, a, c and f
+  NormKind norm = NormKind::Layer;  ///< LayerNorm or RMSNorm
+};
+
+namespace detail {
+
+// The parts of a block, from the options of an encoder or a decoder layer.
+template <class Options>
+MultiHeadAttentionOptions self_attention_options(const Options& o) {
+  return {.embed_dim = o.embed_dim,
+          .num_heads = o.num_heads,
+          .num_kv_heads = o.num_kv_heads,
+          .bias = o.bias,
+          .dropout = o.dropout,
+          .rotary = o.rotary};
+}
+template <class Options>
+FeedForwardOptions feed_forward_options(const Options& o) {
+  return {.embed_dim = o.embed_dim,
+          .ffn_dim = o.ffn_dim,
+          .activation = o.activation,
+          .gated = o.gated,
+          .bias = o.bias,
+          .dropout = o.dropout};
+}
+template <class Options>
+NormOptions norm_options(const Options& o) {
+  return {.embed_dim = o.embed_dim, .eps = o.eps, .bias = o.bias, .kind = o.norm};
+}
+
+/// One branch of a block, Pre: y = x + dropout(f(norm(x))), Post: y = norm(x + dropout(f(x))); x and y (B, L, E).
+/// NormType is Norm<T>, const for a forward.
+template <class NormType>
+struct Residual {
+  using T = typename NormType::Scalar;
+  using In = TensorView<const T, 3>;
+  using Out = TensorView<T, 3>;
+
+  /// Memory of a forward that backward() needs.
+  struct Cache {
+    Buffer<T> inner;
+    typename Norm<T>::Cache norm;
+    typename Dropout<T>::Cache dropout;
+
+    std::size_t bytes() const { return inner.bytes() + norm.bytes(); }
+  };
+
+  NormPlacement placement;
+  NormType& norm;
+  std::string_view norm_name;
+  const Dropout<T>& dropout;
+
+  /// branch(in, residual, out) computes out = residual + f(in). Without a cache, memory comes from the workspace.
+  template <class AnyCache, class Branch>
+  void forward(const In& x, const Out& y, AnyCache* cache, Context& context, Branch&& branch) const {
+    const Workspace::Frame frame(context.workspace());
+    const Out inner =
+        cache ? cache->inner.template view<3>(x.extents()) : context.workspace().template tensor<T, 3>(x.extents());
+    if (placement == NormPlacement::Pre) {
+      normalize(x, inner, cache, context);
+      add(inner, x, y, cache, context, branch);
+    } else {
+      add(x, x, inner, cache, context, branch);
+      normalize(inner, y, cache, context);
+    }
+  }
+  /// branch(d, residual, dx) computes dx = residual + the gradient of f from that of its result.
+  template <class AnyCache, class Branch>
+  void backward(const In& dy, const Out& dx, AnyCache& cache, Context& context, Branch&& branch) const {
+    const Workspace::Frame frame(context.workspace());
+    const Out d = context.workspace().template tensor<T, 3>(dy.extents());
+    if (placement == NormPlacement::Pre) {
+      branch(kept(dy, cache, context), In{}, d);
+      norm.run_backward(d, dy, dx, cache.norm, context);
+    } else {
+      norm.run_backward(dy, {}, d, cache.norm, context);
+      branch(kept(d, cache, context), d, dx);
+    }
+  }
+
+ private:
+  template <class AnyCache>
+  void normalize(const In& x, const Out& y, AnyCache* cache, Context& context) const {
+    const Context::Scope scope(context, norm_name);
+    norm.run(x, y, cache ? &cache->norm : nullptr, context);
+  }
+  /// y = x + dropout(f(in)): one product when nothing is dropped.
+  template <class AnyCache, class Branch>
+  void add(const In& in, const In& x, const Out& y, AnyCache* cache, Context& context, Branch&& branch) const {
+    if (cache) cache->dropout = {};
+    if (!dropout.acts(context)) return branch(in, x, y);
+    branch(in, In{}, y);
+    dropout.run(y, x, y, cache ? &cache->dropout : nullptr, context);
+  }
+  /// The gradient of dropout(f): dy itself where nothing was dropped.
+  template <class AnyCache>
+  In kept(const In& dy, const AnyCache& cache, Context& context) const {
+    if (!cache.dropout.pattern) return dy;
+    const Out d = context.workspace().template tensor<T, 3>(dy.extents());
+    dropout.run_backward(dy, d, cache.dropout, context);
+    return d;
+  }
+};
+template <class T>
+using ResidualCache = typename Residual<Norm<T>>::Cache;
+
+/// The branch of a block that has this norm.
+template <class Block, class NormType>
+Residual<NormType> residual(const Block& block, NormType& norm, std::string_view norm_name) {
+  return {block.options().norm_placement, norm, norm_name, block.dropout};
+}
+
+}  // namespace detail
+
+/// One encoder block; x and y (B, L, E), with a = self_attn and f = linear2(activation(linear1(·))):
+///   NormPlacement::Post  s = norm1(x + a(x)),  y = norm2(s + f(s))
+///   NormPlacement::Pre   s = x + a(norm1(x)),  y = s + f(norm2(s))
+/// Dropout acts where PyTorch's TransformerEncoderLayer has it. With heed::Causal it is the block of a decoder-only
+/// model. A query that its mask leaves without keys still has its row, made of itself alone.
+///
+///   heed::EncoderLayer<float> block({.embed_dim = 64, .num_heads = 4});
+///   block.initialize(random);
+///   auto y = block(x, heed::Causal{}, context);
+template <LayerScalar T>
+class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
+  using In = TensorView<const T, 3>;
+  using Out = TensorView<T, 3>;
+  EncoderLayerOptions options_;
+
+ public:
+  using AttentionLayer<EncoderLayer, T>::run;
+
+  /// Throws what its parts find wrong with the options.
+  explicit EncoderLayer(const EncoderLayerOptions& options)
+      : options_(options),
+        self_attn(detail::self_attention_options(options)),
+        feed_forward(detail::feed_forward_options(options)),
+        norm1(detail::norm_options(options)),
+        norm2(norm1.options()),
+        dropout({.probability = options.dropout}) {}
+
+  /// Memory of a forward that backward() needs: its x, borrowed, and the caches of its parts.
+  struct Cache {
+    TensorView<const T, 3> x{};
+    Buffer<T> middle;
+    detail::ResidualCache<T> first, second;
+    typename MultiHeadAttention<T>::Cache self_attn;
+    typename FeedForward<T>::Cache feed_forward;
+
+    /// Memory held.
+    std::size_t bytes() const {
+      return middle.bytes() + first.bytes() + second.bytes() + self_attn.bytes() + feed_forward.bytes();
+    }
+  };
+
+  MultiHeadAttention<T> self_attn;
+  FeedForward<T> feed_forward;  ///< its parameters come without a name of its own: linear1.weight
+  Norm<T> norm1, norm2;
+  Dropout<T> dropout;  ///< of a and f
+
+  static void members(auto&& f) {
+    f("self_attn", &EncoderLayer::self_attn);
+    f("", &EncoderLayer::feed_forward);
+    f("norm1", &EncoderLayer::norm1);
+    f("norm2", &EncoderLayer::norm2);
+  }
+  static constexpr std::string_view name() { return "heed::EncoderLayer"; }
+  const EncoderLayerOptions& options() const { return options_; }
+  Index input_width(Index) const { return options_.embed_dim; }
+  Index output_width(Index) const { return options_.embed_dim; }
+
+  /// The layer without checks, for layers made of it.
+  void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context) const {
+    const Workspace::Frame frame(context.workspace());
+    const Out middle =
+        cache ? cache->middle.template view<3>(x.extents()) : context.workspace().template tensor<T, 3>(x.extents());
+    if (cache) cache->x = x;
+    detail::residual(*this, norm1, "norm1")
+        .forward(
+            x, middle, cache ? &cache->first : nullptr, context, [&](const In& in, const In& residual, const Out& out) {
+              const Context::Scope scope(context, "self_attn");
+              self_attn.run({in, in, in}, attention, residual, out, {}, cache ? &cache->self_attn : nullptr, context);
+            });
+    detail::residual(*this, norm2, "norm2")
+        .forward(middle, y, cache ? &cache->second : nullptr, context,
+                 [&](const In& in, const In& residual, const Out& out) {
+                   feed_forward.run(in, residual, out, cache ? &cache->feed_forward : nullptr, context);
+                 });
+    context.observe(y);
+  }
+  /// The gradients, under the attention of the forward.
+  void run_backward(const In& dy, const Out& dx, Cache& cache, Context& context) {
+    const Workspace::Frame frame(context.workspace());
+    const Out dmiddle = context.workspace().template tensor<T, 3>(dy.extents());
+    detail::residual(*this, norm2, "norm2")
+        .backward(dy, dmiddle, cache.second, context, [&](const In& d, const In& residual, const Out& to) {
+          feed_forward.run_backward(d, residual, to, cache.feed_forward, context);
+        });
+    detail::residual(*this, norm1, "norm1")
+        .backward(dmiddle, dx, cache.first, context, [&](const In& d, const In& residual, const Out& to) {
+          self_attn.run_backward(d, {{{to, residual}}}, cache.self_attn, context);
+        });
+  }
+};
+
+/// The attention of a decoder block: to its own tokens, and to the memory.
+template <class T>
+struct DecoderAttention {
+  AnyAttention<T> self{}, memory{};
+
+  DecoderAttention() = default;
+  template <class Self, class Memory = AnyAttention<T>>
+  requires(std::is_convertible_v<Self, AnyAttention<T>> && std::is_convertible_v<Memory, AnyAttention<T>>)
+  DecoderAttention(const Self& to_itself, const Memory& to_memory = {}) : self(to_itself), memory(to_memory) {}
+};
+
+/// Base of a layer with an input x (B, Lq, E) and a memory (B, Lk, memory_dim), for elements T:
+///   y = layer(x, memory, {Causal{}, Padding(memory_lengths)}, context)
+///   forward(x, memory, attention, y, context), forward(x, memory, attention, y, cache, context)
+///   backward(dy, dx, dmemory, cache, context)
+/// A single attention value is that of the layer's tokens to each other; every key of the memory is then visible.
+template <class Derived, class T>
+class MemoryLayer : public Module<Derived> {
+ public:
+  using Scalar = T;
+
+  /// y = layer(x, memory, attention): a new result of the kind of x.
+  template <TensorLike X, TensorLike Memory>
+  auto operator()(const X& x, const Memory& memory, const DecoderAttention<T>& attention, Context& context) const {
+    detail::check_elements<T, X, Memory>();
+    return detail::apply<T>(
+        detail::width_of(x), context,
+        [&](const auto& in, const auto& from, const auto& y) { forward(in, from, attention, y, context); }, x, memory);
+  }
+  template <TensorLike X, TensorLike Memory>
+  auto operator()(const X& x, const Memory& memory, const DecoderAttention<T>& attention) const {
+    Context context;
+    return (*this)(x, memory, attention, context);
+  }
+
+  /// Throws ShapeError unless x and y are (B, Lq, E) and memory (B, Lk, memory_dim), ValueError when y overlaps x or
+  /// memory, and for a mask or modifier that does not fit.
+  template <TensorLike X, TensorLike Memory, TensorLike Y>
+  void forward(const X& x, const Memory& memory, const DecoderAttention<T>& attention, Y&& y, Context& context) const {
+    checked(x, memory, attention, y, nullptr, context);
+  }
+  /// forward() that a backward() can follow: x and memory must live, unchanged, until then, and so must the lists and
+  /// matrices that the attention borrows.
+  template <TensorLike X, TensorLike Memory, TensorLike Y, class Cache>
+  void forward(const X& x, const Memory& memory, const DecoderAttention<T>& attention, Y&& y, Cache& cache,
+               Context& context) const {
+    checked(x, memory, attention, y, &cache, context);
+  }
+  /// Adds to the gradients of the parameters and writes dx and dmemory, under the attention of the forward; a gradient
+  /// that is kNotWanted is not computed. Throws ShapeError when a view doesn't fit the forward with this cache,
+  /// ValueError when a gradient overlaps dy or its input.
+  template <TensorLike DY, class DX, class DMemory, class Cache>
+  void backward(const DY& dy, DX&& dx, DMemory&& dmemory, Cache& cache, Context& context) {
+    const Workspace::Frame frame(context.workspace());
+    const TensorView<const T, 3> errors = detail::read_as<3>(dy, context.workspace());
+    const TensorView<T, 3> to = detail::gradient_view<T>(dx), memory_to = detail::gradient_view<T>(dmemory);
+    detail::check_backward(self().name(), cache.x, cache.x.extents(), errors, to);
+    detail::check_backward(self().name(), cache.memory, cache.x.extents(), errors, memory_to);
+    detail::check_cache(self().name(), "width of x", cache.x.extent(2), self().input_width(0));
+    static_cast<Derived&>(*this).run_backward(errors, to, memory_to, cache, context);
+  }
+
+ private:
+  const Derived& self() const { return static_cast<const Derived&>(*this); }
+
+  template <class X, class Memory, class Y, class Cache>
+  void checked(const X& x, const Memory& memory, const DecoderAttention<T>& attention, Y&& y, Cache cache,
+               Context& context) const {
+    detail::check_elements<T, X, Memory>();
+    const Workspace::Frame frame(context.workspace());
+    const TensorView<const T, 3> in = detail::read_as<3>(x, context.workspace());
+    const TensorView<const T, 3> from = detail::read_as<3>(memory, context.workspace());
+    const TensorView<T, 3> out = detail::write_as<3>(y);
+    detail::check_layer_shapes(self().name(), in, out, self().input_width(0), self().input_width(0));
+    detail::check_width(self().name(), "memory", from, self().memory_width());
+    HEED_CHECK(from.extent(0) == in.extent(0), ShapeError, self().name(), ": memory ", from.extents(),
+               " has B = ", from.extent(0), " but x ", in.extents(), " has B = ", in.extent(0),
+               "; each sample needs a memory");
+    HEED_CHECK(!detail::may_overlap(from, out), ValueError, self().name(),
+               ": y overlaps the memory; give it memory of its own");
+    self().run(in, from, attention, out, cache, context);
+  }
+};
+
+/// One decoder block; x and y (B, Lq, E), memory (B, Lk, memory_dim), with a = self_attn, c = multihead_attn, which
+/// reads keys and values from the memory, and f = linear2(activation(linear1(·))):
+///   NormPlacement::Post  s = norm1(x + a(x)),  t = norm2(s + c(s, memory)),  y = norm3(t + f(t))
+///   NormPlacement::Pre   s = x + a(norm1(x)),  t = s + c(norm2(s), memory),  y = t + f(norm3(t))
+/// Dropout acts where PyTorch's TransformerDecoderLayer has it.
+template <LayerScalar T>
+class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
+  using In = TensorView<const T, 3>;
+  using Out = TensorView<T, 3>;
+  DecoderLayerOptions options_;
+
+ public:
+  /// Throws what its parts find wrong with the options.
+  explicit DecoderLayer(const DecoderLayerOptions& options)
+      : options_(options),
+        self_attn(detail::self_attention_options(options)),
+        multihead_attn({.embed_dim = options.embed_dim,
+                        .num_heads = options.num_heads,
+                        .num_kv_heads = options.num_kv_heads,
+                        .key_dim = options.memory_dim,
+                        .bias = options.bias,
+                        .dropout = options.dropout}),
+        feed_forward(detail::feed_forward_options(options)),
+        norm1(detail::norm_options(options)),
+        norm2(norm1.options()),
+        norm3(norm1.options()),
+        dropout({.probability = options.dropout}) {}
+
+  /// Memory of a forward that backward() needs: its inputs, borrowed, and the caches of its parts.
+  struct Cache {
+    TensorView<const T, 3> x{}, memory{};
+    Buffer<T> middle[2];
+    detail::ResidualCache<T> first, second, third;
+    typename MultiHeadAttention<T>::Cache self_attn, multihead_attn;
+    typename FeedForward<T>::Cache feed_forward;
+
+    /// Memory held.
+    std::size_t bytes() const {
+      return middle[0].bytes() + middle[1].bytes() + first.bytes() + second.bytes() + third.bytes() +
+             self_attn.bytes() + multihead_attn.bytes() + feed_forward.bytes();
+    }
+  };
+
+  MultiHeadAttention<T> self_attn, multihead_attn;
+  FeedForward<T> feed_forward;  ///< its parameters come without a name of its own: linear1.weight
+  Norm<T> norm1, norm2, norm3;
+  Dropout<T> dropout;  ///< of a, c and f
+
+  static void members(auto&& f) {
+    f("self_attn", &DecoderLayer::self_attn);
+    f("multihead_attn", &DecoderLayer::multihead_attn);
+    f("", &DecoderLayer::feed_forward);
+    f("norm1", &DecoderLayer::norm1);
+    f("norm2", &DecoderLayer::norm2);
+    f("norm3", &DecoderLayer::norm3);
+  }
+  /// The layer in error texts.
+  static constexpr std::string_view name() { return "heed::DecoderLayer"; }
+  const DecoderLayerOptions& options() const { return options_; }
+  /// E
+  Index input_width(Index) const { return options_.embed_dim; }
+  /// The width of the memory.
+  Index memory_width() const { return multihead_attn.options().key_dim; }
+
+  /// The layer without checks, for layers made of it.
+  void run(const In& x, const In& memory, const DecoderAttention<T>& attention, const Out& y, Cache* cache,
+           Context& context) const {
+    const Workspace::Frame frame(context.workspace());
+    const auto middle = [&](int i) {
+      return cache ? cache->middle[i].template view<3>(x.extents())
+                   : context.workspace().template tensor<T, 3>(x.extents());
+    };
+    const Out s = middle(0), t = middle(1);
+    if (cache) cache->x = x;
+    if (cache) cache->memory = memory;
+    detail::residual(*this, norm1, "norm1")
+        .forward(x, s, cache ? &cache->first : nullptr, context, [&](const In& in, const In& r, const Out& out) {
+          const Context::Scope scope(context, "self_attn");
+          self_attn.run({in, in, in}, attention.self, r, out, {}, cache ? &cache->self_attn : nullptr, context);
+        });
+    detail::residual(*this, norm2, "norm2")
+        .forward(s, t, cache ? &cache->second : nullptr, context, [&](const In& in, const In& r, const Out& out) {
+          const Context::Scope scope(context, "multihead_attn");
+          multihead_attn.run({in, memory, memory}, attention.memory, r, out, {},
+                             cache ? &cache->multihead_attn : nullptr, context);
+        });
+    detail::residual(*this, norm3, "norm3")
+        .forward(t, y, cache ? &cache->third : nullptr, context, [&](const In& in, const In& r, const Out& out) {
+          feed_forward.run(in, r, out, cache ? &cache->feed_forward : nullptr, context);
+        });
+    context.observe(y);
+  }
+  void run_backward(const In& dy, const Out& dx, const Out& dmemory, Cache& cache, Context& context) {
+    run_backward(dy, dx, dmemory, {}, cache, context);
+  }
+  /// The gradients, and a residual added to that of the memory, which the blocks of a stack share.
+  void run_backward(const In& dy, const Out& dx, const Out& dmemory, const In& memory_residual, Cache& cache,
+                    Context& context) {
+    const Workspace::Frame frame(context.workspace());
+    const Out ds = context.workspace().template tensor<T, 3>(dy.extents());
+    const Out dt = context.workspace().template tensor<T, 3>(dy.extents());
+    detail::residual(*this, norm3, "norm3")
+        .backward(dy, dt, cache.third, context, [&](const In& d, const In& r, const Out& to) {
+          feed_forward.run_backward(d, r, to, cache.feed_forward, context);
+        });
+    detail::residual(*this, norm2, "norm2")
+        .backward(dt, ds, cache.second, context, [&](const In& d, const In& r, const Out& to) {
+          // Keys and values come from the memory by one product or by two, of which the second adds to the first.
+          using Gradient = typename MultiHeadAttention<T>::Gradient;
+          const Gradient values =
+              multihead_attn.shares_input(cache.multihead_attn.inputs, 2) ? Gradient{} : Gradient{dmemory, dmemory};
+          multihead_attn.run_backward(d, {{{to, r}, {dmemory, memory_residual}, values}}, cache.multihead_attn,
+                                      context);
+        });
+    detail::residual(*this, norm1, "norm1")
+        .backward(ds, dx, cache.first, context, [&](const In& d, const In& r, const Out& to) {
+          self_attn.run_backward(d, {{{to, r}}}, cache.self_attn, context);
+        });
+  }
+};
+
+HEED_NAMESPACE_END
