@@ -14,8 +14,8 @@
 #include <heed/core/tensor.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/mask/any_mask.hpp>
-#include <heed/mask/bias.hpp>
 #include <heed/mask/basic.hpp>
+#include <heed/mask/bias.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/mask/modifier.hpp>
 #include <heed/mask/sparse.hpp>

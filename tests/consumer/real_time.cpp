@@ -32,8 +32,8 @@ int main() {
 
   Eigen::internal::set_is_malloc_allowed(false);
   for (int step = 0; step < 100; ++step) {
-    heed::attention_into(out, q, k, v, heed::NoMask{}, heed::NoModifier{}, {}, context);
-    heed::attention_into(block_out, block, k, v, heed::Causal{}, heed::NoModifier{}, {}, context);
+    heed::attention_into(out, q, k, v, context);
+    heed::attention_into(block_out, block, k, v, heed::Causal{}, context);
     layer.forward(x, heed::Causal{}, y, layer_context);
   }
   Eigen::internal::set_is_malloc_allowed(true);

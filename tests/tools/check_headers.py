@@ -56,7 +56,7 @@ def check_include(header, quote, target, headers):
         layer, target_layer = layer_of(header), layer_of(target)
         if layer and target_layer and LAYERS.index(target_layer) > LAYERS.index(layer):
             return f"includes heed/{target}: {layer} is below {target_layer}"
-        if layer and target in UMBRELLAS:
+        if layer and target_layer is None and target != "version.hpp":
             return f"includes {target}, which is for users"
         return None
     if target == "Eigen/Core" or target in STANDARD_LIBRARY:
