@@ -12,12 +12,12 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 #include <heed/core/parallel.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "common/attention_cases.hpp"
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/message_of.hpp"
 #include "common/views.hpp"
 

@@ -9,13 +9,13 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/sparse.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/any_modifier.hpp"
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/special_values.hpp"
 #include "common/views.hpp"
 

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 
-#include "common/instances.hpp"
 #include "common/views.hpp"
 
 namespace heed_test {

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 
 #include "common/any_mask.hpp"
-#include "common/instances.hpp"
 #include "common/message_of.hpp"
 
 namespace heed_test {

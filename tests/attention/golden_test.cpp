@@ -11,12 +11,12 @@
 #include <nlohmann/json.hpp>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 #include <heed/mask/bool_mask.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/any_modifier.hpp"
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/views.hpp"
 
 namespace heed_test {

@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 #include <heed/mask/bool_mask.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "common/any_modifier.hpp"
-#include "common/instances.hpp"
 #include "common/views.hpp"
 
 namespace heed_test {

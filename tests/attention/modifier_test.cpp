@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/attention_oracle.hpp"
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/special_values.hpp"
 #include "common/views.hpp"
 

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 
-#include "common/instances.hpp"
 #include "common/random_inputs.hpp"
 #include "common/special_values.hpp"
 

@@ -10,11 +10,11 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 #include <heed/mask/bool_mask.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/any_modifier.hpp"
-#include "common/instances.hpp"
 #include "common/shuffled_executor.hpp"
 #include "common/views.hpp"
 

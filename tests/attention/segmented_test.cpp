@@ -13,11 +13,11 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/segmented/segmented.hpp>
+#include <heed/compiled/attention.hpp>
 #include <heed/train/gradcheck.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/message_of.hpp"
 #include "common/random_inputs.hpp"
 #include "common/shuffled_executor.hpp"

@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/views.hpp"
 
 namespace robots {

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 #include <heed/io/safetensors.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/nn/norm.hpp>
@@ -24,7 +25,6 @@
 
 #include "common/any_mask.hpp"
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/views.hpp"
 
 namespace heed_test {

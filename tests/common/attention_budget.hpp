@@ -13,10 +13,10 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 
 #include "common/attention_cases.hpp"
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/views.hpp"
 
 namespace heed_test {

@@ -8,11 +8,11 @@
 #include <optional>
 #include <string>
 
+#include <heed/compiled/attention.hpp>
 #include <heed/core/context.hpp>
 #include <heed/core/gemm.hpp>
 #include <heed/core/tensor.hpp>
 
-#include "common/gemm_instances.hpp"
 #include "common/random_inputs.hpp"
 
 namespace heed_test {

@@ -16,12 +16,12 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/attention.hpp>
 
 #include "common/any_mask.hpp"
 #include "common/any_modifier.hpp"
 #include "common/attention_oracle.hpp"
 #include "common/error_budget.hpp"
-#include "common/instances.hpp"
 #include "common/random_inputs.hpp"
 #include "common/views.hpp"
 

@@ -20,10 +20,9 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/heed.hpp>
 #include <heed/inspect.hpp>
-
-#include "common/layer_instances.hpp"
 
 namespace heed_test {
 

@@ -10,13 +10,13 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/inspect/recorder.hpp>
 #include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/layer_instances.hpp"
 #include "common/message_of.hpp"
 
 namespace {

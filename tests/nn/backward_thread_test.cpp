@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/nn/activation.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
@@ -12,7 +13,6 @@
 #include <heed/nn/norm.hpp>
 #include <heed/nn/positional.hpp>
 
-#include "common/layer_instances.hpp"
 #include "nn/backward_checks.hpp"
 
 namespace {

@@ -4,14 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
+#include <heed/compiled/recurrent.hpp>
 #include <heed/nn/feed_forward.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/recurrent.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/layer_instances.hpp"
-#include "common/recurrent_instances.hpp"
 #include "nn/backward_checks.hpp"
 
 namespace {

@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/nn/feed_forward.hpp>
 
 #include "common/allocation_counter.hpp"
-#include "common/layer_instances.hpp"
 #include "nn/layer_checks.hpp"
 
 namespace {

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
+#include <heed/compiled/layers.hpp>
+#include <heed/compiled/recurrent.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/modifier.hpp>
 #include <heed/nn/dropout.hpp>
@@ -19,8 +21,6 @@
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/layer_instances.hpp"
-#include "common/recurrent_instances.hpp"
 #include "nn/masked.hpp"
 
 namespace {

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/nn/feed_forward.hpp>
 #include <heed/nn/linear.hpp>
 
-#include "common/layer_instances.hpp"
 #include "nn/backward_checks.hpp"
 
 namespace {

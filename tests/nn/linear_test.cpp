@@ -5,11 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/nn/linear.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "common/golden.hpp"
-#include "common/layer_instances.hpp"
 #include "nn/layer_checks.hpp"
 
 namespace {

@@ -7,9 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <heed/compiled/recurrent.hpp>
 #include <heed/nn/recurrent.hpp>
-
-#include "common/recurrent_instances.hpp"
 
 namespace recurrent_kinds {
 

@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/nn/self_attention.hpp>
 
 #include "common/allocation_counter.hpp"
-#include "common/layer_instances.hpp"
 #include "nn/layer_checks.hpp"
 
 namespace {

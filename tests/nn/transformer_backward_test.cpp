@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/layer_instances.hpp"
 #include "nn/backward_checks.hpp"
 
 namespace {

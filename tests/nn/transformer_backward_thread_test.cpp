@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/nn/multi_head_attention.hpp>
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/layer_instances.hpp"
 #include "nn/backward_checks.hpp"
 #include "nn/masked.hpp"
 

@@ -7,12 +7,12 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/transformer.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "common/golden.hpp"
-#include "common/layer_instances.hpp"
 #include "nn/layer_checks.hpp"
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/nn/feed_forward.hpp>
@@ -12,7 +13,6 @@
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-#include "common/layer_instances.hpp"
 #include "nn/layer_checks.hpp"
 
 namespace {

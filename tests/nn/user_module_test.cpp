@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/core/buffer.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/io/safetensors.hpp>
@@ -20,7 +21,6 @@
 #include <heed/train/loss.hpp>
 #include <heed/train/optimizer.hpp>
 
-#include "common/layer_instances.hpp"
 #include "common/temporary_directory.hpp"
 #include "nn/backward_checks.hpp"
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/compiled/layers.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/positional.hpp>
 #include <heed/nn/transformer.hpp>
@@ -13,7 +14,6 @@
 #include <heed/train/optimizer.hpp>
 
 #include "common/golden.hpp"
-#include "common/layer_instances.hpp"
 
 namespace {
 

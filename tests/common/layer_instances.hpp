@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: MIT
-#pragma once
-
-/// @file
-/// Layers, which the tests take from heed::compiled.
-
-#include <heed/compiled/layers.hpp>
