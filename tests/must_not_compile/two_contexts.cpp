@@ -4,7 +4,8 @@
 
 #include <heed/heed.hpp>
 
-heed::Tensor<float, 4> attend(const heed::Tensor<float, 4>& x, heed::Context& context, [[maybe_unused]] heed::Context& other) {
+heed::Tensor<float, 4> attend(const heed::Tensor<float, 4>& x, heed::Context& context,
+                              [[maybe_unused]] heed::Context& other) {
 #ifdef MUST_NOT_COMPILE
   return heed::attention(x, x, x, context, other);
 #else
