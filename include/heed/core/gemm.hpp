@@ -53,7 +53,7 @@ class PackedMatrix {
   Index depth() const { return depth_; }
   /// n
   Index columns() const { return columns_; }
-  bool empty() const { return panels_.size() == 0; }
+  bool empty() const { return panels_.size() == 0; }  ///< true before the first pack
   /// Memory held.
   std::size_t bytes() const { return panels_.bytes(); }
   const T* panels() const { return panels_.data(); }

@@ -31,7 +31,7 @@ HEED_NAMESPACE_BEGIN
 template <class Derived, class T>
 class AttentionLayer : public Layer<Derived> {
  public:
-  using Scalar = T;
+  using Scalar = T;  ///< type of parameters and values
   using Layer<Derived>::forward;
 
   /// y = layer(x, parts...): a new result, a matrix for plain Eigen, else a Tensor of the rank of x.

@@ -65,7 +65,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   std::array<Index, 3> heads_, width_, input_;  // of query, key and value, which are parts 0, 1 and 2
 
  public:
-  using Inputs = std::array<In, 3>;
+  using Inputs = std::array<In, 3>;  ///< query, key and value
   using AttentionLayer<MultiHeadAttention, T>::operator();
   using AttentionLayer<MultiHeadAttention, T>::forward;
   using AttentionLayer<MultiHeadAttention, T>::backward;
@@ -109,6 +109,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   Parameter<T> in_proj_bias;    ///< (H·Dk + G·Dk + G·Dv)
   Linear<T> out_proj;           ///< (E, H·Dv)
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("in_proj_weight", &MultiHeadAttention::in_proj_weight);
     f("q_proj_weight", &MultiHeadAttention::q_proj_weight);
@@ -117,11 +118,11 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     f("in_proj_bias", &MultiHeadAttention::in_proj_bias);
     f("out_proj", &MultiHeadAttention::out_proj);
   }
-  static constexpr std::string_view name() { return "heed::MultiHeadAttention"; }
+  static constexpr std::string_view name() { return "heed::MultiHeadAttention"; }  ///< the layer in error texts
   /// With everything that 0 means filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
-  Index input_width(Index) const { return options_.embed_dim; }
-  Index output_width(Index) const { return options_.embed_dim; }
+  Index input_width(Index) const { return options_.embed_dim; }   ///< of x
+  Index output_width(Index) const { return options_.embed_dim; }  ///< of y
 
   /// Xavier-uniform weights, each of the four projections by its widths; biases 0.
   void initialize(Random& random, std::string_view name = "") {
@@ -172,6 +173,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     const In view = detail::read_as<3>(x, context.workspace());
     return result_with_weights<X>(view, view, view, context, parts...);
   }
+  /// @overload
   template <TensorLike Q, TensorLike K, TensorLike V, class... Parts>
   auto with_weights(const Q& query, const K& key, const V& value, Parts&&... parts) const {
     detail::OwnContext<Parts...> own;
@@ -204,6 +206,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     (take(rest), ...);
     run(inputs, detail::attention_of(rest...), {}, out, {}, cache, context);
   }
+  /// @overload
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Y, class... Rest>
   void forward(const Q& query, const K& key, const V& value, const AnyAttention<T>& attention, Y&& y,
                Rest&&... rest) const {
@@ -276,14 +279,15 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     if (context.observer && residual.data()) detail::apply_epilogue<T>(y, {.residual = residual}, context);
   }
 
+  /// The gradients, without checks, for layers made of it.
   void run_backward(const In& dy, const Out& dx, Cache& cache, Context& context) {
     check_gradients(dy, {dx}, cache);
     run_backward(dy, {{{dx}}}, cache, context);
   }
   /// The gradient of an input: dx + residual in one pass; a residual without data adds nothing, and it may be dx.
   struct Gradient {
-    Out dx{};
-    In residual{};
+    Out dx{};       ///< written, unless not wanted
+    In residual{};  ///< added to dx
   };
   /// The gradients, under the attention of the forward.
   void run_backward(const In& dy, const std::array<Gradient, 3>& gradients, Cache& cache, Context& context) {
