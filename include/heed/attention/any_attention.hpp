@@ -72,7 +72,7 @@ struct LayerAttention {
 template <class T>
 class AnyAttention {
  public:
-  using A = accumulate_t<T>;
+  using A = accumulate_t<T>;  ///< type of accumulation
 
   /// Softmax attention in which every query sees every key.
   AnyAttention() : AnyAttention(Attention()) {}
@@ -201,19 +201,19 @@ class AnyAttention {
 template <class T>
 class AttentionCache {
  public:
-  using A = accumulate_t<T>;
+  using A = accumulate_t<T>;  ///< type of accumulation
 
-  const AnyAttention<T>& attention() const { return attention_; }
-  const TensorView<const T, 4>& q() const { return q_; }      ///< (B, H, Lq, Dk)
-  const TensorView<const T, 4>& k() const { return k_; }      ///< (B, G, Lk, Dk)
-  const TensorView<const T, 4>& v() const { return v_; }      ///< (B, G, Lk, Dv)
-  const TensorView<const T, 4>& out() const { return out_; }  ///< (B, H, Lq, Dv)
+  const AnyAttention<T>& attention() const { return attention_; }  ///< of the forward call
+  const TensorView<const T, 4>& q() const { return q_; }           ///< (B, H, Lq, Dk)
+  const TensorView<const T, 4>& k() const { return k_; }           ///< (B, G, Lk, Dk)
+  const TensorView<const T, 4>& v() const { return v_; }           ///< (B, G, Lk, Dv)
+  const TensorView<const T, 4>& out() const { return out_; }       ///< (B, H, Lq, Dv)
   /// (B, H, Lq): the maximum of each row's scores, sinks included.
   const TensorView<A, 3>& maximum() const { return maximum_; }
   /// (B, H, Lq): the sum of exp(score - maximum), kept apart from the maximum because one log-sum-exp loses the weights
   /// of large scores; of linear attention, the denominator.
   const TensorView<A, 3>& sum() const { return sum_; }
-  const DropoutPattern& dropped() const { return dropped_; }
+  const DropoutPattern& dropped() const { return dropped_; }  ///< the weights that dropout removed
   /// The shape of the forward call.
   AttentionShape shape() const { return detail::shape_of(detail::AttentionTensors<T>{q_, k_, v_, {}}); }
   /// Memory held.

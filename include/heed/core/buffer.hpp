@@ -43,10 +43,12 @@ class Buffer {
   static constexpr std::size_t kAlignment = 64;
 
   Buffer() = default;
+  /// Takes the memory; `other` is then empty.
   Buffer(Buffer&& other) noexcept
       : memory_(std::move(other.memory_)),
         data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)) {}
+  /// Takes the memory; `other` is then empty.
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer taken(std::move(other));
     std::swap(memory_, taken.memory_);
@@ -66,8 +68,8 @@ class Buffer {
     return {data_, extents};
   }
 
-  T* data() { return data_; }
-  const T* data() const { return data_; }
+  T* data() { return data_; }              ///< the first element; null without memory
+  const T* data() const { return data_; }  ///< the first element; null without memory
   /// The number of elements that fit without growing.
   Index size() const { return size_; }
   /// Bytes held.

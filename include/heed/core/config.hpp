@@ -43,6 +43,7 @@
 #error "heed needs Eigen 3.4 or later"
 #endif
 
+/// @cond
 #if defined(EIGEN_VECTORIZE_AVX512)
 #define HEED_ISA avx512
 #elif defined(EIGEN_VECTORIZE_AVX2) && defined(EIGEN_VECTORIZE_FMA)
@@ -165,6 +166,7 @@
 
 #define HEED_STRING_(x) #x
 #define HEED_STRING(x) HEED_STRING_(x)
+/// @endcond
 
 HEED_NAMESPACE_BEGIN
 

@@ -24,8 +24,8 @@ class ObservedTensor {
       strides_[static_cast<std::size_t>(d)] = view.stride(d);
     }
   }
-  int rank() const { return rank_; }
-  Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }
+  int rank() const { return rank_; }                                           ///< number of dimensions
+  Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }  ///< size of dimension d
   /// The element at as many indices as the rank, as double.
   template <class... I>
   double operator()(I... i) const {

@@ -174,14 +174,18 @@ struct Vec {
     return w;
   }
 
+  /// @{
+  /// Lane by lane.
   friend HEED_ALWAYS_INLINE Vec operator+(Vec a, Vec b) { return Vec(Eigen::internal::padd(a.p, b.p)); }
   friend HEED_ALWAYS_INLINE Vec operator-(Vec a, Vec b) { return Vec(Eigen::internal::psub(a.p, b.p)); }
   friend HEED_ALWAYS_INLINE Vec operator*(Vec a, Vec b) { return Vec(Eigen::internal::pmul(a.p, b.p)); }
   friend HEED_ALWAYS_INLINE Vec operator/(Vec a, Vec b) { return Vec(Eigen::internal::pdiv(a.p, b.p)); }
+  /// @}
   /// Changes the sign bit, also of 0 and NaN; not every pnegate does.
   friend HEED_ALWAYS_INLINE Vec operator-(Vec a) { return from_bits(a.bits() ^ (Word{1} << (8 * sizeof(T) - 1))); }
   /// a·b + c, fused where the machine fuses.
   friend HEED_ALWAYS_INLINE Vec fma(Vec a, Vec b, Vec c) { return Vec(Eigen::internal::pmadd(a.p, b.p, c.p)); }
+  /// @{
   /// Like std::max and std::min: where a is NaN, NaN; where only b is NaN, a. So do x86's instructions, but not NEON's.
 #if defined(EIGEN_VECTORIZE_SSE)
   friend HEED_ALWAYS_INLINE Vec max(Vec a, Vec b) { return Vec(Eigen::internal::pmax(a.p, b.p)); }
@@ -190,11 +194,12 @@ struct Vec {
   friend HEED_ALWAYS_INLINE Vec max(Vec a, Vec b) { return select(less(a, b), b, a); }
   friend HEED_ALWAYS_INLINE Vec min(Vec a, Vec b) { return select(less(b, a), b, a); }
 #endif
-  friend HEED_ALWAYS_INLINE Vec abs(Vec a) { return Vec(Eigen::internal::pabs(a.p)); }
+  /// @}
+  friend HEED_ALWAYS_INLINE Vec abs(Vec a) { return Vec(Eigen::internal::pabs(a.p)); }  ///< lane by lane
 
   /// Lane masks: all bits of a lane set or clear.
   friend HEED_ALWAYS_INLINE Vec less(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_lt(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_eq(a.p, b.p)); }
+  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_eq(a.p, b.p)); }  ///< as less()
   /// mask ? a : b, lane by lane.
   friend HEED_ALWAYS_INLINE Vec select(Vec mask, Vec a, Vec b) {
     return Vec(Eigen::internal::pselect(mask.p, a.p, b.p));

@@ -59,11 +59,12 @@ class TensorView {
   static_assert(Rank >= 1);
 
  public:
-  using value_type = std::remove_const_t<T>;
-  static constexpr int rank = Rank;
+  using value_type = std::remove_const_t<T>;  ///< type of an element
+  static constexpr int rank = Rank;           ///< number of dimensions
 
   /// An empty view: every extent 0.
   constexpr TensorView() = default;
+  /// Element (i, j, ...) is data[i·strides[0] + j·strides[1] + ...].
   constexpr TensorView(T* data, const Extents<Rank>& extents, const Extents<Rank>& strides)
       : data_(data), extents_(extents), strides_(strides) {}
   /// Row-major memory without gaps.
@@ -74,10 +75,11 @@ class TensorView {
   requires(std::is_const_v<T> && std::is_same_v<U, value_type>)
   constexpr TensorView(const TensorView<U, Rank>& other) : TensorView(other.data(), other.extents(), other.strides()) {}
 
-  constexpr T* data() const { return data_; }
-  constexpr const Extents<Rank>& extents() const { return extents_; }
-  constexpr const Extents<Rank>& strides() const { return strides_; }
-  constexpr Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }
+  constexpr T* data() const { return data_; }                                            ///< the first element
+  constexpr const Extents<Rank>& extents() const { return extents_; }                    ///< all sizes
+  constexpr const Extents<Rank>& strides() const { return strides_; }                    ///< in elements
+  constexpr Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }  ///< size of dimension d
+  /// From one index of dimension d to the next, in elements.
   constexpr Index stride(int d) const { return strides_[static_cast<std::size_t>(d)]; }
   /// The number of elements. A broadcast view, whose elements share memory, may have more than Index can count: then
   /// the largest Index.
@@ -89,6 +91,7 @@ class TensorView {
     }
     return n;
   }
+  /// True when an extent is 0.
   constexpr bool empty() const { return std::find(extents_.begin(), extents_.end(), Index{0}) != extents_.end(); }
 
   /// The element at (i, j, ...); unchecked.
@@ -178,6 +181,7 @@ class TensorView {
 
 /// The type of kNotWanted.
 struct NotWanted {
+  /// An empty view.
   template <class T, int Rank>
   constexpr operator TensorView<T, Rank>() const {
     return {};
@@ -193,21 +197,24 @@ class Tensor {
   static_assert(std::is_trivially_copyable_v<T>);
 
  public:
-  using value_type = T;
-  static constexpr int rank = Rank;
+  using value_type = T;              ///< type of an element
+  static constexpr int rank = Rank;  ///< number of dimensions
 
   Tensor() = default;
   /// Tensor<float, 3> x(B, L, E). Throws ShapeError for a negative extent or one beyond int.
   template <std::integral... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank))
   explicit Tensor(I... extents) : Tensor(Extents<Rank>{static_cast<Index>(extents)...}) {}
+  /// @overload
   explicit Tensor(const Extents<Rank>& extents)
       : extents_(extents), size_(detail::checked_size<Rank>(extents)), data_(allocate(size_)) {
     std::uninitialized_fill_n(data_.get(), size_, T(0));
   }
+  /// Copies the elements.
   Tensor(const Tensor& other) : extents_(other.extents_), size_(other.size_), data_(allocate(size_)) {
     std::uninitialized_copy_n(other.data_.get(), size_, data_.get());
   }
+  /// Takes the memory; `other` is then empty.
   Tensor(Tensor&& other) noexcept
       : extents_(std::exchange(other.extents_, {})),
         size_(std::exchange(other.size_, 0)),
@@ -221,21 +228,22 @@ class Tensor {
   }
   ~Tensor() = default;
 
-  T* data() { return data_.get(); }
-  const T* data() const { return data_.get(); }
-  const Extents<Rank>& extents() const { return extents_; }
-  Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }
-  Index size() const { return size_; }
+  T* data() { return data_.get(); }                                            ///< the first element
+  const T* data() const { return data_.get(); }                                ///< the first element
+  const Extents<Rank>& extents() const { return extents_; }                    ///< all sizes
+  Index extent(int d) const { return extents_[static_cast<std::size_t>(d)]; }  ///< size of dimension d
+  Index size() const { return size_; }                                         ///< number of elements
+  /// True when an extent is 0.
   bool empty() const { return size_ == 0; }
 
   /// All of it as a view, which ends with the tensor. A temporary tensor has none: give it a name first.
   TensorView<T, Rank> view() & { return {data(), extents_}; }
-  TensorView<const T, Rank> view() const& { return {data(), extents_}; }
+  TensorView<const T, Rank> view() const& { return {data(), extents_}; }  ///< for reading
   TensorView<T, Rank> view() && = delete;
   TensorView<const T, Rank> view() const&& = delete;
   /// As view().
   operator TensorView<T, Rank>() & { return view(); }
-  operator TensorView<const T, Rank>() const& { return view(); }
+  operator TensorView<const T, Rank>() const& { return view(); }  ///< for reading
   operator TensorView<T, Rank>() && = delete;
   operator TensorView<const T, Rank>() const&& = delete;
 
@@ -245,6 +253,7 @@ class Tensor {
   T& operator()(I... i) {
     return view()(i...);
   }
+  /// @overload
   template <std::convertible_to<Index>... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank))
   const T& operator()(I... i) const {
@@ -255,6 +264,7 @@ class Tensor {
   auto matrix(I... i) & {
     return view().matrix(i...);
   }
+  /// @overload
   template <std::convertible_to<Index>... I>
   auto matrix(I... i) const& {
     return view().matrix(i...);
@@ -359,6 +369,7 @@ template <class T, int Rank>
 TensorView<const T, Rank> view_of(const Tensor<T, Rank>& t) {
   return t.view();
 }
+/// @overload
 template <class T, int Rank>
 TensorView<T, Rank> view_of(Tensor<T, Rank>& t) {
   return t.view();
@@ -380,6 +391,7 @@ TensorView<const typename D::Scalar, 2> view_of(const Eigen::DenseBase<D>& m) {
   const Index column = D::IsRowMajor ? d.innerStride() : d.outerStride();
   return {d.data(), {d.rows(), d.cols()}, {row, column}};
 }
+/// @overload
 template <class D>
 requires(EigenDirect<D> && (D::Flags & Eigen::LvalueBit) != 0)
 TensorView<typename D::Scalar, 2> view_of(Eigen::DenseBase<D>& m) {

@@ -34,6 +34,7 @@ class Bias : public AdditiveModifier {
                   "heed::Bias borrows memory: this temporary would be gone; give it a name");
   }
 
+  /// The score plus its bias.
   template <class V>
   V operator()(V score, const ScoreIndex<V>& at) const {
     const T* p = &view_(at.b, at.h, at.q, at.k);
@@ -50,12 +51,13 @@ class Bias : public AdditiveModifier {
     result.gradient_ = gradient;
     return result;
   }
+  /// Adds d to the gradient.
   template <class V>
   void accumulate(const V& d, const ScoreIndex<V>& at) const {
     detail::scatter_add(&gradient_(at.b, at.h, at.q, at.k),
                         at.q_step * gradient_.stride(2) + at.k_step * gradient_.stride(3), at.lanes, d);
   }
-  bool accumulates() const { return gradient_.data() != nullptr; }
+  bool accumulates() const { return gradient_.data() != nullptr; }  ///< true with a gradient
   /// Throws ShapeError unless each extent fits the call or is 1.
   Bias bind(const AttentionShape& s) const {
     const Extents<4> wanted{s.B, s.H, s.Lq, s.Lk};
@@ -81,6 +83,7 @@ class Bias : public AdditiveModifier {
   TensorView<const T, 4> view_;
   TensorView<T, 4> gradient_;
 };
+/// T is the element type of the matrix.
 template <class X>
 Bias(X&&) -> Bias<scalar_of_t<std::remove_reference_t<X>>>;
 
@@ -102,6 +105,7 @@ class RelativeBias : public AdditiveModifier {
                " but needs an odd number of columns, 2R + 1 for distances from -R to R");
   }
 
+  /// The score plus its bias.
   template <class V>
   V operator()(V score, const ScoreIndex<V>& at) const {
     const V bias = gather<V>(at.lanes, [&](int lane) { return table_(row(at), column(at, lane)); });
@@ -115,6 +119,7 @@ class RelativeBias : public AdditiveModifier {
     result.gradient_ = gradient;
     return result;
   }
+  /// Adds d to the gradient.
   template <class V>
   void accumulate(const V& d, const ScoreIndex<V>& at) const {
     if constexpr (is_one_lane_v<V>) {
@@ -125,7 +130,7 @@ class RelativeBias : public AdditiveModifier {
       for (int i = 0; i < at.lanes; ++i) detail::scatter_add(&gradient_(row(at), column(at, i)), 0, 1, values[i]);
     }
   }
-  bool accumulates() const { return gradient_.data() != nullptr; }
+  bool accumulates() const { return gradient_.data() != nullptr; }  ///< true with a gradient
   /// Throws ShapeError unless the table has one row or H.
   RelativeBias bind(const AttentionShape& s) const {
     HEED_CHECK(table_.extent(0) == 1 || table_.extent(0) == s.H, ShapeError, "heed::RelativeBias: the table is ",
@@ -152,8 +157,10 @@ class RelativeBias : public AdditiveModifier {
   Alignment alignment_;
   TensorView<T, 2> gradient_;
 };
+/// T is the element type of the matrix.
 template <class X>
 RelativeBias(X&&) -> RelativeBias<scalar_of_t<std::remove_reference_t<X>>>;
+/// T is the element type of the matrix.
 template <class X>
 RelativeBias(X&&, Alignment) -> RelativeBias<scalar_of_t<std::remove_reference_t<X>>>;
 

@@ -5,7 +5,7 @@
 /// Score modifiers. A modifier changes scores after scaling and before the mask: s -> f(s, b, h, q, k).
 ///
 /// A modifier derives from ModifierBase and is written once, generic over a scalar and a register of lanes:
-///   template <class V> V operator()(V score, const ScoreIndex<V>& at) const
+///   `template <class V> V operator()(V score, const ScoreIndex<V>& at) const`
 /// V has + - * / and exp, tanh, abs, max, min, found by argument-dependent lookup (`using std::exp` for scalars). A
 /// result of -inf hides the pair exactly as a mask does. Optional members:
 ///
@@ -41,11 +41,15 @@ HEED_NAMESPACE_BEGIN
 /// exist: a modifier that reads memory must not read for the others.
 template <class V>
 struct ScoreIndex {
-  int b = 0, h = 0, q = 0, k = 0;  ///< of the first lane
-  int q_step = 0, k_step = 0;      ///< from a lane to the next
-  int lanes = 1;                   ///< the number of lanes that exist
-  /// The queries and keys of the lanes, as numbers; spare lanes repeat the last one that exists.
-  V query, key;
+  int b = 0;       ///< sample
+  int h = 0;       ///< head
+  int q = 0;       ///< query of the first lane
+  int k = 0;       ///< key of the first lane
+  int q_step = 0;  ///< from a lane's query to the next
+  int k_step = 0;  ///< from a lane's key to the next
+  int lanes = 1;   ///< the number of lanes that exist
+  V query;         ///< the lanes' queries as numbers; spare lanes repeat the last one that exists
+  V key;           ///< the lanes' keys, likewise
 };
 
 /// Base class of all score modifiers.
@@ -148,6 +152,7 @@ auto for_head(const M& m, [[maybe_unused]] int b, [[maybe_unused]] int h) {
 
 /// Base class of modifiers that add a number to the score: their derivative is 1.
 struct AdditiveModifier : ModifierBase {
+  /// 1.
   template <class V>
   V derivative(const V&, const ScoreIndex<V>&) const {
     return in_lanes<V>(1);
@@ -156,6 +161,7 @@ struct AdditiveModifier : ModifierBase {
 
 /// Leaves scores unchanged.
 struct NoModifier : AdditiveModifier {
+  /// The changed score.
   template <class V>
   V operator()(V score, const ScoreIndex<V>&) const {
     return score;
@@ -169,11 +175,13 @@ class SoftCap : public ModifierBase {
   explicit SoftCap(double cap) : cap_(cap) {
     HEED_CHECK(cap > 0 && std::isfinite(cap), ValueError, "heed::SoftCap: cap = ", cap, " must be positive and finite");
   }
+  /// The changed score.
   template <class V>
   V operator()(V score, const ScoreIndex<V>&) const {
     using std::tanh;
     return in_lanes<V>(cap_) * tanh(score * in_lanes<V>(1 / cap_));
   }
+  /// The derivative by the score.
   template <class V>
   V derivative(V score, const ScoreIndex<V>&) const {
     using std::tanh;
@@ -207,6 +215,7 @@ class Alibi : public AdditiveModifier {
     return h < n ? std::exp2(-8.0 * (at + 1) / terms) : std::exp2(-4.0 * (2 * (at - terms) + 1) / terms);
   }
 
+  /// The changed score.
   template <class V>
   V operator()(V score, const ScoreIndex<V>& at) const {
     return for_head(at.b, at.h)(score, at);
@@ -220,14 +229,17 @@ class Alibi : public AdditiveModifier {
 
   /// The modifier for one head of one sample.
   struct Head : AdditiveModifier {
-    double slope, shift;  ///< in slope · |q + shift - k|
-    Head(double slope_of_head, double first_position) : slope(slope_of_head), shift(first_position) {}
+    double slope;  ///< in slope · |q + shift - k|
+    double shift;  ///< in slope · |q + shift - k|
+    Head(double slope_of_head, double first_position) : slope(slope_of_head), shift(first_position) {}  ///< of both
+    /// The changed score.
     template <class V>
     V operator()(V score, const ScoreIndex<V>& at) const {
       using std::abs;
       return score - in_lanes<V>(slope) * abs(at.query + in_lanes<V>(shift) - at.key);
     }
   };
+  /// The modifier for head h of a sample.
   Head for_head(int b, int h) const {
     return Head(slope(num_heads_, h), static_cast<double>(alignment_.position(b, 0)));
   }
@@ -243,17 +255,20 @@ class Alibi : public AdditiveModifier {
 /// First a, then b. A pair that a hides stays hidden.
 template <Modifier A, Modifier B>
 struct Then : ModifierBase {
-  A a;
-  B b;
-  Then(A first, B second) : a(std::move(first)), b(std::move(second)) {}
+  A a;                                                                    ///< applied first
+  B b;                                                                    ///< applied to the result
+  Then(A first, B second) : a(std::move(first)), b(std::move(second)) {}  ///< of both
+  /// The changed score.
   template <class V>
   V operator()(V score, const ScoreIndex<V>& at) const {
     const V first = a(score, at);
     return hide_where(first, b(first, at));
   }
+  /// Both, bound to a call.
   auto bind(const AttentionShape& s) const {
     return Then<decltype(heed::bind(a, s)), decltype(heed::bind(b, s))>(heed::bind(a, s), heed::bind(b, s));
   }
+  /// The modifier for head h of a sample.
   auto for_head(int sample, int h) const {
     using HeadA = decltype(detail::for_head(a, sample, h));
     using HeadB = decltype(detail::for_head(b, sample, h));
@@ -275,13 +290,16 @@ auto then(A a, B b, More... more) {
 /// A modifier from a generic function of (score, index), and perhaps one for its derivative by the score.
 template <class F, class Derivative = void>
 struct FunctionModifier : ModifierBase {
-  F f;
-  Derivative df;
+  F f;            ///< of score and index
+  Derivative df;  ///< its derivative by the score
+  /// Of the function and its derivative.
   FunctionModifier(F function, Derivative derivative) : f(std::move(function)), df(std::move(derivative)) {}
+  /// The changed score.
   template <class V>
   V operator()(V score, const ScoreIndex<V>& at) const {
     return static_cast<V>(f(score, at));
   }
+  /// The derivative by the score.
   template <class V>
   V derivative(V score, const ScoreIndex<V>& at) const {
     return static_cast<V>(df(score, at));
@@ -290,8 +308,10 @@ struct FunctionModifier : ModifierBase {
 /// The same without a derivative: backward takes the reference path.
 template <class F>
 struct FunctionModifier<F, void> : ModifierBase {
-  F f;
+  F f;  ///< of score and index
+  /// Of the function.
   explicit FunctionModifier(F function) : f(std::move(function)) {}
+  /// The changed score.
   template <class V>
   V operator()(V score, const ScoreIndex<V>& at) const {
     return static_cast<V>(f(score, at));

@@ -49,7 +49,7 @@ void activate_copy(Activation activation, const T* from, T* to, Index n) {
 template <Activation Function>
 class ActivationLayer : public Layer<ActivationLayer<Function>> {
  public:
-  static constexpr bool kInPlace = true;
+  static constexpr bool kInPlace = true;  ///< y may be x
 
   /// Memory of a forward that backward() needs: its x, borrowed.
   template <class T>
@@ -57,6 +57,7 @@ class ActivationLayer : public Layer<ActivationLayer<Function>> {
     TensorView<const T, 3> x{};
   };
 
+  /// The layer in error texts.
   static constexpr std::string_view name() {
     return Function == Activation::ReLU       ? "heed::ReLU"
            : Function == Activation::GELU     ? "heed::GELU"

@@ -31,7 +31,7 @@ HEED_NAMESPACE_BEGIN
 template <class Derived, class T>
 class AttentionLayer : public Layer<Derived> {
  public:
-  using Scalar = T;
+  using Scalar = T;  ///< type of parameters and values
   using Layer<Derived>::forward;
 
   /// y = layer(x, parts...): a new result, a matrix for plain Eigen, else a Tensor of the rank of x.
@@ -40,7 +40,7 @@ class AttentionLayer : public Layer<Derived> {
   auto operator()(const X& x, Parts&&... parts) const {
     detail::check_elements<T, X>();
     detail::check_parts<Parts...>();
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     return detail::apply<T>(
         self().output_width(detail::width_of(x)), context,

@@ -35,8 +35,8 @@ struct DropoutOptions {
 template <class T>
 class Dropout : public Layer<Dropout<T>> {
  public:
-  using Scalar = T;
-  static constexpr bool kInPlace = true;
+  using Scalar = T;                       ///< type of parameters and values
+  static constexpr bool kInPlace = true;  ///< y may be x
 
   /// The choice of a forward: which elements it dropped; nothing when it dropped none. Nothing of x is kept: y may be
   /// x.
@@ -51,8 +51,8 @@ class Dropout : public Layer<Dropout<T>> {
                ": probability = ", options.probability, " must be between 0 and 1");
   }
 
-  static constexpr std::string_view name() { return "heed::Dropout"; }
-  const DropoutOptions& options() const { return options_; }
+  static constexpr std::string_view name() { return "heed::Dropout"; }  ///< the layer in error texts
+  const DropoutOptions& options() const { return options_; }            ///< as constructed
 
   /// The layer without checks, for layers made of it.
   void run(const TensorView<const T, 3>& x, const TensorView<T, 3>& y, Cache* cache, Context& context) const {

@@ -44,7 +44,7 @@ struct EmbeddingOptions {
 template <class T>
 class Embedding : public Module<Embedding<T>> {
  public:
-  using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;  ///< plain Eigen results
   /// Memory of a forward that backward() needs: its ids, borrowed.
   struct Cache {
     TensorView<const int, 2> ids{};
@@ -62,10 +62,11 @@ class Embedding : public Module<Embedding<T>> {
 
   Parameter<T> weight;  ///< (V, E)
 
+  /// The list of members, for Module.
   static void members(auto&& f) { f("weight", &Embedding::weight); }
   /// The layer in error texts.
   static constexpr std::string_view name() { return "heed::Embedding"; }
-  const EmbeddingOptions& options() const { return options_; }
+  const EmbeddingOptions& options() const { return options_; }  ///< as constructed
 
   /// Normal numbers, and zeros in the padding row.
   void initialize(Random& random, std::string_view name = "", double stddev = 1) {
@@ -80,10 +81,12 @@ class Embedding : public Module<Embedding<T>> {
     forward(TensorView<const int, 2>(ids.data(), {1, length}), view_of(y).unsqueeze(), context);
     return y;
   }
+  /// @overload
   Matrix operator()(std::span<const int> ids) const {
     Context context;
     return (*this)(ids, context);
   }
+  /// @overload
   template <EigenIntVector Ids>
   Matrix operator()(const Ids& ids, Context& context) const {
     const Workspace::Frame frame(context.workspace());
@@ -92,6 +95,7 @@ class Embedding : public Module<Embedding<T>> {
     forward(Ids::ColsAtCompileTime == 1 ? view.transpose(0, 1) : view, view_of(y).unsqueeze(), context);
     return y;
   }
+  /// @overload
   template <EigenIntVector Ids>
   Matrix operator()(const Ids& ids) const {
     Context context;
@@ -106,6 +110,7 @@ class Embedding : public Module<Embedding<T>> {
     forward(view, detail::write_as<3>(y), context);
     return y;
   }
+  /// @overload
   template <AnyTensor Ids>
   auto operator()(const Ids& ids) const {
     Context context;

@@ -26,9 +26,9 @@ HEED_NAMESPACE_BEGIN
 
 /// Options of FeedForward.
 struct FeedForwardOptions {
-  Index embed_dim = 0;  ///< E
-  Index ffn_dim = 0;    ///< F; 0 means 4·E
-  Activation activation = Activation::ReLU;
+  Index embed_dim = 0;                       ///< E
+  Index ffn_dim = 0;                         ///< F; 0 means 4·E
+  Activation activation = Activation::ReLU;  ///< between the projections
   bool gated = false;  ///< multiply by a second, activated projection; with SiLU this is SwiGLU, with GELU GEGLU
   bool bias = true;    ///< in every projection
   double dropout = 0;  ///< probability that a hidden unit is dropped, in [0, 1]; while context.training only
@@ -45,7 +45,7 @@ class FeedForward : public Layer<FeedForward<T>> {
   FeedForwardOptions options_;
 
  public:
-  using Scalar = T;
+  using Scalar = T;  ///< type of parameters and values
 
   /// Throws ShapeError for a width below 1, ValueError for a dropout outside [0, 1].
   explicit FeedForward(const FeedForwardOptions& options)
@@ -73,16 +73,17 @@ class FeedForward : public Layer<FeedForward<T>> {
   std::optional<Linear<T>> gate;  ///< (F, E), where gated
   Dropout<T> dropout;             ///< of hidden units
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("linear1", &FeedForward::linear1);
     f("linear2", &FeedForward::linear2);
     f("gate", &FeedForward::gate);
   }
-  static constexpr std::string_view name() { return "heed::FeedForward"; }
+  static constexpr std::string_view name() { return "heed::FeedForward"; }  ///< the layer in error texts
   /// With ffn_dim as it is used.
   const FeedForwardOptions& options() const { return options_; }
-  Index input_width(Index) const { return options_.embed_dim; }
-  Index output_width(Index) const { return options_.embed_dim; }
+  Index input_width(Index) const { return options_.embed_dim; }   ///< of x
+  Index output_width(Index) const { return options_.embed_dim; }  ///< of y
 
   /// The layer without checks, for layers made of it.
   void run(const In& x, const Out& y, Cache* cache, Context& context) const {
@@ -132,6 +133,7 @@ class FeedForward : public Layer<FeedForward<T>> {
     linear2.run(activated, {.residual = residual}, y, context);
   }
 
+  /// The gradients, without checks, for layers made of it.
   void run_backward(const In& dy, const Out& dx, Cache& cache, Context& context) {
     run_backward(dy, {}, dx, cache, context);
   }

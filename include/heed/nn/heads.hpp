@@ -14,10 +14,12 @@
 
 HEED_NAMESPACE_BEGIN
 
-/// Queries, keys and values as heads (B, H, L, D).
+/// Queries, keys and values as heads.
 template <class T>
 struct Heads {
-  TensorView<T, 4> q, k, v;
+  TensorView<T, 4> q;  ///< (B, H, L, D)
+  TensorView<T, 4> k;  ///< (B, G, L, D)
+  TensorView<T, 4> v;  ///< (B, G, L, D)
 };
 
 namespace detail {

@@ -45,7 +45,7 @@ constexpr std::uint64_t stream(std::string_view name) {
 /// seed and the name alone, each further draw of it takes another stream. Two layers started from one Random differ.
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : seed_(seed) {}
+  explicit Random(std::uint64_t seed) : seed_(seed) {}  ///< The same seed gives the same numbers.
 
   /// The numbers for the parameter of this name.
   Philox operator()(std::string_view name) {
@@ -73,7 +73,7 @@ enum class Fan { In, Out };
 /// Options of kaiming_normal() and kaiming_uniform().
 struct KaimingOptions {
   double gain = 1.4142135623730951;  ///< √2 for ReLU; 1 for a linear layer
-  Fan fan = Fan::In;
+  Fan fan = Fan::In;                 ///< the width that counts
 };
 
 }  // namespace init
@@ -160,6 +160,7 @@ template <class T>
 void constant(TensorView<T, 2> w, double value) {
   detail::fill_numbered(w, [&](std::uint64_t) { return value; });
 }
+/// @overload
 template <class T>
 void constant(Parameter<T>& parameter, double value) {
   constant(parameter.mutable_matrix(), value);
@@ -176,6 +177,7 @@ void uniform(TensorView<T, 2> w, const Philox& random, double low, double high) 
   HEED_CHECK(low <= high, ValueError, "heed::init::uniform: low = ", low, " is above high = ", high);
   detail::fill_numbered(w, [&](std::uint64_t i) { return low + (high - low) * random.uniform(i); });
 }
+/// @overload
 template <class T>
 void uniform(Parameter<T>& parameter, const Philox& random, double low, double high) {
   uniform(parameter.mutable_matrix(), random, low, high);
@@ -187,6 +189,7 @@ void normal(TensorView<T, 2> w, const Philox& random, double stddev) {
   HEED_CHECK(stddev >= 0, ValueError, "heed::init::normal: the standard deviation ", stddev, " is negative");
   detail::fill_numbered(w, [&](std::uint64_t i) { return stddev * random.normal(i); });
 }
+/// @overload
 template <class T>
 void normal(Parameter<T>& parameter, const Philox& random, double stddev) {
   normal(parameter.mutable_matrix(), random, stddev);
@@ -198,6 +201,7 @@ template <class T>
 void xavier_normal(TensorView<T, 2> w, const Philox& random, double gain = 1) {
   normal(w, random, gain * std::sqrt(2.0) * detail::inverse_root_fan(w.extent(0) + w.extent(1)));
 }
+/// @overload
 template <class T>
 void xavier_normal(Parameter<T>& parameter, const Philox& random, double gain = 1) {
   detail::check_fans("heed::init::xavier_normal", parameter);
@@ -210,6 +214,7 @@ void xavier_uniform(TensorView<T, 2> w, const Philox& random, double gain = 1) {
   const double bound = gain * std::sqrt(6.0) * detail::inverse_root_fan(w.extent(0) + w.extent(1));
   uniform(w, random, -bound, bound);
 }
+/// @overload
 template <class T>
 void xavier_uniform(Parameter<T>& parameter, const Philox& random, double gain = 1) {
   detail::check_fans("heed::init::xavier_uniform", parameter);
@@ -222,6 +227,7 @@ template <class T>
 void kaiming_normal(TensorView<T, 2> w, const Philox& random, const KaimingOptions& options = {}) {
   normal(w, random, detail::kaiming_stddev(w, options));
 }
+/// @overload
 template <class T>
 void kaiming_normal(Parameter<T>& parameter, const Philox& random, const KaimingOptions& options = {}) {
   detail::check_fans("heed::init::kaiming_normal", parameter);
@@ -235,6 +241,7 @@ void kaiming_uniform(TensorView<T, 2> w, const Philox& random, const KaimingOpti
   const double bound = detail::kSqrt3 * detail::kaiming_stddev(w, options);
   uniform(w, random, -bound, bound);
 }
+/// @overload
 template <class T>
 void kaiming_uniform(Parameter<T>& parameter, const Philox& random, const KaimingOptions& options = {}) {
   detail::check_fans("heed::init::kaiming_uniform", parameter);
@@ -254,6 +261,7 @@ void orthogonal(TensorView<T, 2> w, const Philox& random, double gain = 1) {
     for (Index c = 0; c < w.extent(1); ++c) w(r, c) = static_cast<T>(gain * (wide ? q(r, c) : q(c, r)));
   }
 }
+/// @overload
 template <class T>
 void orthogonal(Parameter<T>& parameter, const Philox& random, double gain = 1) {
   detail::check_fans("heed::init::orthogonal", parameter);

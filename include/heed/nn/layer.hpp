@@ -167,6 +167,7 @@ class Layer : public Module<Derived> {
         self().output_width(detail::width_of(x)), context,
         [&](const TensorView<const T, 3>& in, const TensorView<T, 3>& out) { forward(in, out, context); }, x);
   }
+  /// @overload
   template <TensorLike X>
   auto operator()(const X& x) const {
     Context context;

@@ -84,7 +84,7 @@ void linear(const TensorView<const T, 3>& x, const TensorView<const T, 2>& weigh
   });
 }
 template <class T>
-void linear(const TensorView<const T, 3>& x, const PackedMatrix<T>& weight, const TensorView<T, 3>& y,
+void linear(const TensorView<const T, 3>& x, const PackedPanels<T>& weight, const TensorView<T, 3>& y,
             const Epilogue<T, 3>& epilogue, Context& context) {
   multiply_rows<T>(x, y, epilogue, [&](const auto& from, const auto& to, const Epilogue<T>& rows) {
     gemm<T>(from, weight, to, rows, context);
@@ -95,7 +95,7 @@ template <class T>
 void linear(const TensorView<const T, 3>& x, const Parameter<T>& weight, const PackedRows<T>& packed,
             const TensorView<T, 3>& y, const Epilogue<T, 3>& epilogue, Context& context) {
   if (const PackedMatrix<T>* panels = packed.current(weight))
-    linear(x, *panels, y, epilogue, context);
+    linear<T>(x, *panels, y, epilogue, context);
   else
     linear(x, weight.matrix(), y, epilogue, context);
 }
@@ -171,7 +171,7 @@ struct LinearOptions {
 template <LayerScalar T>
 class Linear : public Layer<Linear<T>> {
  public:
-  using Scalar = T;
+  using Scalar = T;  ///< type of parameters and values
   using Layer<Linear>::forward;
 
   /// Throws ShapeError for a width below 1.
@@ -182,6 +182,7 @@ class Linear : public Layer<Linear<T>> {
     weight = Parameter<T>(options.out_features, options.in_features);
     if (options.bias) bias = Parameter<T>(options.out_features);
   }
+  /// @overload
   explicit Linear(Index in_features, Index out_features, bool with_bias = true)
       : Linear(LinearOptions{in_features, out_features, with_bias}) {}
 
@@ -193,14 +194,15 @@ class Linear : public Layer<Linear<T>> {
   Parameter<T> weight;  ///< (out, in)
   Parameter<T> bias;    ///< (out); does not exist without `bias`
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("weight", &Linear::weight);
     f("bias", &Linear::bias);
   }
-  static constexpr std::string_view name() { return "heed::Linear"; }
-  const LinearOptions& options() const { return options_; }
-  Index input_width(Index) const { return options_.in_features; }
-  Index output_width(Index) const { return options_.out_features; }
+  static constexpr std::string_view name() { return "heed::Linear"; }  ///< the layer in error texts
+  const LinearOptions& options() const { return options_; }            ///< as constructed
+  Index input_width(Index) const { return options_.in_features; }      ///< of x
+  Index output_width(Index) const { return options_.out_features; }    ///< of y
 
   /// Uniform numbers within ±1/√in, in weight and bias, as PyTorch's Linear starts.
   void initialize(Random& random, std::string_view name = "") {
@@ -237,6 +239,7 @@ class Linear : public Layer<Linear<T>> {
     run(x, {}, y, context);
     if (cache) cache->x = x;
   }
+  /// @overload
   void run(const TensorView<const T, 3>& x, Epilogue<T, 3> epilogue, const TensorView<T, 3>& y,
            Context& context) const {
     epilogue.bias = detail::value_or_null(bias);
@@ -250,6 +253,7 @@ class Linear : public Layer<Linear<T>> {
                     Context& context) {
     run_backward(dy, cache.x, {}, dx, context);
   }
+  /// The gradients, without checks, for layers made of it.
   void run_backward(const TensorView<const T, 3>& dy, const TensorView<const T, 3>& x,
                     const TensorView<const T, 3>& residual, const TensorView<T, 3>& dx, Context& context) {
     detail::linear_backward_parameters(x, dy, weight.grad_matrix(), detail::grad_or_null(bias), context);

@@ -88,6 +88,7 @@ class Module {
   void visit(std::string_view prefix, F&& f) {
     visit_members(static_cast<Derived&>(*this), prefix, f);
   }
+  /// @overload
   template <class F>
   void visit(std::string_view prefix, F&& f) const {
     visit_members(static_cast<const Derived&>(*this), prefix, f);

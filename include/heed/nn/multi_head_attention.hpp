@@ -65,7 +65,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   std::array<Index, 3> heads_, width_, input_;  // of query, key and value, which are parts 0, 1 and 2
 
  public:
-  using Inputs = std::array<In, 3>;
+  using Inputs = std::array<In, 3>;  ///< query, key and value
   using AttentionLayer<MultiHeadAttention, T>::operator();
   using AttentionLayer<MultiHeadAttention, T>::forward;
   using AttentionLayer<MultiHeadAttention, T>::backward;
@@ -109,6 +109,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   Parameter<T> in_proj_bias;    ///< (H·Dk + G·Dk + G·Dv)
   Linear<T> out_proj;           ///< (E, H·Dv)
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("in_proj_weight", &MultiHeadAttention::in_proj_weight);
     f("q_proj_weight", &MultiHeadAttention::q_proj_weight);
@@ -117,11 +118,11 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     f("in_proj_bias", &MultiHeadAttention::in_proj_bias);
     f("out_proj", &MultiHeadAttention::out_proj);
   }
-  static constexpr std::string_view name() { return "heed::MultiHeadAttention"; }
+  static constexpr std::string_view name() { return "heed::MultiHeadAttention"; }  ///< the layer in error texts
   /// With everything that 0 means filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
-  Index input_width(Index) const { return options_.embed_dim; }
-  Index output_width(Index) const { return options_.embed_dim; }
+  Index input_width(Index) const { return options_.embed_dim; }   ///< of x
+  Index output_width(Index) const { return options_.embed_dim; }  ///< of y
 
   /// Xavier-uniform weights, each of the four projections by its widths; biases 0.
   void initialize(Random& random, std::string_view name = "") {
@@ -137,7 +138,10 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
 
   /// See Module::pack().
   void pack(const PackOptions& options = {}) {
-    for (int part = 0; part < 3; ++part) packed_[at(part)].pack(weight(part), first_weight_row(part), rows(part));
+    if (shares_panels())
+      packed_[0].pack(weight(0), 0, first_row(3));
+    else
+      for (int part = 0; part < 3; ++part) packed_[at(part)].pack(weight(part), first_weight_row(part), rows(part));
     for (int part = 0; options.release && part < 3; ++part) weight(part).release();
     out_proj.pack(options);
   }
@@ -147,7 +151,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   auto operator()(const Q& query, const K& key, const V& value, Parts&&... parts) const {
     detail::check_elements<T, Q, K, V>();
     detail::check_parts<Parts...>();
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     return detail::apply<T>(
         options_.embed_dim, context,
@@ -163,15 +167,16 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   template <TensorLike X, class... Parts>
   requires(!TensorLike<Parts> && ...)
   auto with_weights(const X& x, Parts&&... parts) const {
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     const Workspace::Frame frame(context.workspace());
     const In view = detail::read_as<3>(x, context.workspace());
     return result_with_weights<X>(view, view, view, context, parts...);
   }
+  /// @overload
   template <TensorLike Q, TensorLike K, TensorLike V, class... Parts>
   auto with_weights(const Q& query, const K& key, const V& value, Parts&&... parts) const {
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
@@ -201,6 +206,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     (take(rest), ...);
     run(inputs, detail::attention_of(rest...), {}, out, {}, cache, context);
   }
+  /// @overload
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Y, class... Rest>
   void forward(const Q& query, const K& key, const V& value, const AnyAttention<T>& attention, Y&& y,
                Rest&&... rest) const {
@@ -273,14 +279,15 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     if (context.observer && residual.data()) detail::apply_epilogue<T>(y, {.residual = residual}, context);
   }
 
+  /// The gradients, without checks, for layers made of it.
   void run_backward(const In& dy, const Out& dx, Cache& cache, Context& context) {
     check_gradients(dy, {dx}, cache);
     run_backward(dy, {{{dx}}}, cache, context);
   }
   /// The gradient of an input: dx + residual in one pass; a residual without data adds nothing, and it may be dx.
   struct Gradient {
-    Out dx{};
-    In residual{};
+    Out dx{};       ///< written, unless not wanted
+    In residual{};  ///< added to dx
   };
   /// The gradients, under the attention of the forward.
   void run_backward(const In& dy, const std::array<Gradient, 3>& gradients, Cache& cache, Context& context) {
@@ -422,13 +429,22 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     }
     return {parts[0], parts[1], parts[2]};
   }
+  /// True when one packed copy of the joint weight serves any run of parts: each part starts at a panel of it.
+  bool shares_panels() const {
+    using Packed = PackedMatrix<T>;
+    return is_joint() && Packed::can_slice_at(first_row(1)) && Packed::can_slice_at(first_row(2));
+  }
   /// Parts [first, end) of the projection of x: one product with the weight, or one for each packed part.
   void project(const In& x, int first, int end, const Out& to, Context& context) const {
     const T* bias = detail::value_or_null(in_proj_bias);
     const auto bias_of = [&](int part) { return bias ? bias + first_row(part) : nullptr; };
-    if (!packed_[at(first)].current(weight(first))) {
+    if (!packed_[shares_panels() ? 0 : at(first)].current(weight(first))) {
       const auto rows = weight(first).matrix().slice(0, first_weight_row(first), first_row(end) - first_row(first));
       return detail::linear<T>(x, rows, to, {.bias = bias_of(first)}, context);
+    }
+    if (shares_panels()) {
+      const auto panels = packed_[0].current(weight(0))->slice(first_row(first), first_row(end) - first_row(first));
+      return detail::linear<T>(x, panels, to, {.bias = bias_of(first)}, context);
     }
     for (int part = first; part < end; ++part) {
       const Out columns = to.slice(2, first_row(part) - first_row(first), rows(part));

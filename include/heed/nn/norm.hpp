@@ -159,11 +159,11 @@ enum class NormKind {
 
 /// Options of Norm.
 struct NormOptions {
-  Index embed_dim = 0;  ///< E
-  double eps = 1e-5;    ///< added to the variance, or to the mean square; checkpoints differ (BERT: 1e-12)
-  bool affine = true;   ///< multiply by `weight`, add `bias`
-  bool bias = true;     ///< false: an affine LayerNorm without `bias`
-  NormKind kind = NormKind::Layer;
+  Index embed_dim = 0;              ///< E
+  double eps = 1e-5;                ///< added to the variance, or to the mean square; checkpoints differ (BERT: 1e-12)
+  bool affine = true;               ///< multiply by `weight`, add `bias`
+  bool bias = true;                 ///< false: an affine LayerNorm without `bias`
+  NormKind kind = NormKind::Layer;  ///< LayerNorm or RMSNorm
 };
 /// Options of LayerNorm.
 struct LayerNormOptions {
@@ -184,8 +184,8 @@ struct RMSNormOptions {
 template <class T>
 class Norm : public Layer<Norm<T>> {
  public:
-  using Scalar = T;
-  static constexpr bool kInPlace = true;
+  using Scalar = T;                       ///< type of parameters and values
+  static constexpr bool kInPlace = true;  ///< without a cache, y may be x
 
   /// Throws ShapeError for a width below 1, ValueError for an eps that is negative or not finite.
   explicit Norm(const NormOptions& options) : options_(options) {
@@ -213,14 +213,16 @@ class Norm : public Layer<Norm<T>> {
   Parameter<T> weight;  ///< (E); does not exist without `affine`
   Parameter<T> bias;    ///< (E); does not exist in an RMSNorm or without `bias`
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("weight", &Norm::weight);
     f("bias", &Norm::bias);
   }
+  /// The layer in error texts.
   std::string_view name() const { return is_centered() ? "heed::LayerNorm" : "heed::RMSNorm"; }
-  const NormOptions& options() const { return options_; }
-  Index input_width(Index) const { return options_.embed_dim; }
-  Index output_width(Index) const { return options_.embed_dim; }
+  const NormOptions& options() const { return options_; }         ///< as constructed
+  Index input_width(Index) const { return options_.embed_dim; }   ///< of x
+  Index output_width(Index) const { return options_.embed_dim; }  ///< of y
 
   /// weight 1 and bias 0; draws no numbers.
   void initialize(Random&, std::string_view = "") { set_to_identity(); }
@@ -243,6 +245,7 @@ class Norm : public Layer<Norm<T>> {
                     Context& context) {
     run_backward(dy, {}, dx, cache, context);
   }
+  /// The gradients, without checks, for layers made of it.
   void run_backward(const TensorView<const T, 3>& dy, const TensorView<const T, 3>& residual,
                     const TensorView<T, 3>& dx, const Cache& cache, Context& context) {
     detail::check_cache(name(), "rows of moments", cache.moments.extent(0), Index{is_centered() ? 3 : 1});

@@ -193,15 +193,15 @@ enum class SinusoidalSpacing {
 
 /// Options of SinusoidalPositions.
 struct SinusoidalPositionsOptions {
-  Index embed_dim = 0;  ///< E
-  double base = 10000;  ///< the ratio of the longest wave to the shortest
-  SinusoidalLayout layout = SinusoidalLayout::Interleaved;
-  SinusoidalSpacing spacing = SinusoidalSpacing::Standard;
-  double first = 0;        ///< the number that position 0 counts as
-  double step = 1;         ///< from one position to the next
-  double scale = 1;        ///< y = input_scale·x + scale·PE
-  double input_scale = 1;  ///< Vaswani et al. take √E
-  Index length = 1024;     ///< rows formed at construction; other positions are formed in each call, which is slower
+  Index embed_dim = 0;                                      ///< E
+  double base = 10000;                                      ///< the ratio of the longest wave to the shortest
+  SinusoidalLayout layout = SinusoidalLayout::Interleaved;  ///< order of sines and cosines
+  SinusoidalSpacing spacing = SinusoidalSpacing::Standard;  ///< of the wavelengths
+  double first = 0;                                         ///< the number that position 0 counts as
+  double step = 1;                                          ///< from one position to the next
+  double scale = 1;                                         ///< y = input_scale·x + scale·PE
+  double input_scale = 1;                                   ///< Vaswani et al. take √E
+  Index length = 1024;  ///< rows formed at construction; other positions are formed in each call, which is slower
 };
 
 /// y = input_scale·x + scale·PE(first + step·position), x and y (B, L, E), where
@@ -213,7 +213,7 @@ class SinusoidalPositions : public detail::AddedPositions<SinusoidalPositions<T>
   using A = accumulate_t<T>;
 
  public:
-  using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;  ///< plain Eigen results
 
   /// Throws ShapeError for embed_dim < 1 or length < 0, ValueError for a base that is not above 0.
   explicit SinusoidalPositions(const SinusoidalPositionsOptions& options) : options_(options) {
@@ -232,8 +232,8 @@ class SinusoidalPositions : public detail::AddedPositions<SinusoidalPositions<T>
     }
   }
 
-  const SinusoidalPositionsOptions& options() const { return options_; }
-  static constexpr std::string_view name() { return "heed::SinusoidalPositions"; }
+  const SinusoidalPositionsOptions& options() const { return options_; }            ///< as constructed
+  static constexpr std::string_view name() { return "heed::SinusoidalPositions"; }  ///< the layer in error texts
 
   /// The rows that are added at positions start, ..., start + length - 1, before `scale`.
   Matrix table(Index length, Index start = 0) const {
@@ -294,9 +294,10 @@ class LearnedPositions : public detail::AddedPositions<LearnedPositions<T>, T> {
 
   Parameter<T> weight;  ///< (length, E)
 
+  /// The list of members, for Module.
   static void members(auto&& f) { f("weight", &LearnedPositions::weight); }
-  static constexpr std::string_view name() { return "heed::LearnedPositions"; }
-  const LearnedPositionsOptions& options() const { return options_; }
+  static constexpr std::string_view name() { return "heed::LearnedPositions"; }  ///< the layer in error texts
+  const LearnedPositionsOptions& options() const { return options_; }            ///< as constructed
 
   /// Normal numbers.
   void initialize(Random& random, std::string_view name = "", double stddev = 0.02) {

@@ -37,9 +37,10 @@ HEED_NAMESPACE_BEGIN
 /// The parameters of one layer in one direction; G gates: 1 in an RNN, 4 in an LSTM, 3 in a GRU.
 template <class T>
 struct RecurrentWeights {
-  Parameter<T> weight_ih;         ///< (G·hidden, in); in = directions · hidden from the second layer on
-  Parameter<T> weight_hh;         ///< (G·hidden, hidden)
-  Parameter<T> bias_ih, bias_hh;  ///< (G·hidden)
+  Parameter<T> weight_ih;  ///< (G·hidden, in); in = directions · hidden from the second layer on
+  Parameter<T> weight_hh;  ///< (G·hidden, hidden)
+  Parameter<T> bias_ih;    ///< (G·hidden)
+  Parameter<T> bias_hh;    ///< (G·hidden)
 };
 
 namespace detail {
@@ -77,7 +78,7 @@ class Recurrent : public Layer<Recurrent<T>> {
   };
 
  public:
-  using Scalar = T;
+  using Scalar = T;  ///< type of parameters and values
   using Layer<Recurrent>::operator();
   using Layer<Recurrent>::forward;
   using Layer<Recurrent>::backward;
@@ -106,17 +107,18 @@ class Recurrent : public Layer<Recurrent<T>> {
     std::vector<LayerCache> layers_;
   };
 
-  std::string_view name() const { return cell_->name; }
-  const RecurrentOptions& options() const { return options_; }
+  std::string_view name() const { return cell_->name; }         ///< the layer in error texts
+  const RecurrentOptions& options() const { return options_; }  ///< as constructed
   /// 2 where there is a pass from the end, else 1.
   Index directions() const { return options_.bidirectional ? 2 : 1; }
-  Index input_width(Index) const { return options_.input_size; }
-  Index output_width(Index) const { return directions() * options_.hidden_size; }
+  Index input_width(Index) const { return options_.input_size; }                   ///< of x
+  Index output_width(Index) const { return directions() * options_.hidden_size; }  ///< of y
   /// (S, B, hidden), the extents of a state for B sequences.
   Extents<3> state_extents(Index B) const { return {options_.num_layers * directions(), B, options_.hidden_size}; }
 
   /// The parameters of a layer; direction 1 is the one from the end. Throws ValueError where there is none.
   RecurrentWeights<T>& weights(Index layer, Index direction = 0) { return parts_[checked(layer, direction)].weights; }
+  /// Those of a layer and direction (1: backward). Throws ValueError for one that does not exist.
   const RecurrentWeights<T>& weights(Index layer, Index direction = 0) const {
     return parts_[checked(layer, direction)].weights;
   }
@@ -126,6 +128,7 @@ class Recurrent : public Layer<Recurrent<T>> {
   void visit(std::string_view prefix, F&& f) {
     visit_parameters(*this, prefix, f);
   }
+  /// @overload
   template <class F>
   void visit(std::string_view prefix, F&& f) const {
     visit_parameters(*this, prefix, f);
@@ -157,6 +160,7 @@ class Recurrent : public Layer<Recurrent<T>> {
     return detail::apply<T>(
         output_width(0), context, [&](const In& in, const Out& out) { forward(in, arguments, out, context); }, x);
   }
+  /// @overload
   template <TensorLike X>
   auto operator()(const X& x, const RecurrentArguments<T>& arguments) const {
     Context context;
@@ -170,6 +174,7 @@ class Recurrent : public Layer<Recurrent<T>> {
   void forward(const X& x, const RecurrentArguments<T>& arguments, Y&& y, Context& context) const {
     run_checked(x, arguments, y, nullptr, context);
   }
+  /// @overload
   template <TensorLike X, TensorLike Y>
   void forward(const X& x, const RecurrentArguments<T>& arguments, Y&& y, Cache& cache, Context& context) const {
     run_checked(x, arguments, y, &cache, context);
@@ -186,6 +191,7 @@ class Recurrent : public Layer<Recurrent<T>> {
 
   /// The layer without checks of x and y, for layers made of it.
   void run(const In& x, const Out& y, Cache* cache, Context& context) const { run(x, {}, y, cache, context); }
+  /// The gradients, without checks, for layers made of it.
   void run_backward(const In& dy, const Out& dx, Cache& cache, Context& context) {
     run_backward(dy, RecurrentGradients<T>{}, dx, cache, context);
   }

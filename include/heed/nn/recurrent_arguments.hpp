@@ -35,7 +35,7 @@ struct RNNOptions {
   bool bidirectional = false;  ///< a second pass from the end, its states behind the first one's in y
   bool bias = true;            ///< add bias_ih and bias_hh
   double dropout = 0;          ///< probability that an element between two layers is dropped, while context.training
-  Nonlinearity nonlinearity = Nonlinearity::Tanh;
+  Nonlinearity nonlinearity = Nonlinearity::Tanh;  ///< of each step
 };
 
 /// Optional inputs and outputs of a recurrent layer. S = layers · directions; a state has the number
@@ -52,8 +52,10 @@ struct RecurrentArguments {
 /// The gradients of the states, (S, B, hidden) each.
 template <class T>
 struct RecurrentGradients {
-  TensorView<const T, 3> dh_n{}, dc_n{};  ///< those of the final state; without data they are 0
-  TensorView<T, 3> dh_0{}, dc_0{};  ///< receive those of the initial state where they have data; may be dh_n, dc_n
+  TensorView<const T, 3> dh_n{};  ///< of the final state; without data 0
+  TensorView<const T, 3> dc_n{};  ///< of the final cell state; without data 0
+  TensorView<T, 3> dh_0{};        ///< receives that of the initial state where it has data; may be dh_n
+  TensorView<T, 3> dc_0{};        ///< receives that of the initial cell state where it has data; may be dc_n
 };
 
 namespace detail {

@@ -36,7 +36,7 @@ struct RotaryEmbeddingOptions {
   Index head_dim = 0;                 ///< D, the width of a head; in an attention layer 0 means the layer's
   std::optional<Index> rotary_dim{};  ///< R, the first coordinates that turn, an even number; the default is all
   double theta = 10000;               ///< the ratio of the longest wave to the shortest; Llama 3 takes 500000
-  RotaryPairing pairing = RotaryPairing::HalfSplit;
+  RotaryPairing pairing = RotaryPairing::HalfSplit;  ///< which coordinates turn together
   Index length = 1024;  ///< positions whose angles are formed at construction; others are formed in each call
   bool enabled = true;  ///< false in an attention layer: no rotary positions
 };
@@ -128,7 +128,7 @@ class RotaryEmbedding {
     for (Index p = 0; p < options.length; ++p) form_angles(p, table_.view()[p].data());
   }
 
-  const RotaryEmbeddingOptions& options() const { return options_; }
+  const RotaryEmbeddingOptions& options() const { return options_; }  ///< as constructed
 
   /// y = rotary(x, positions): x (B, H, L, D), (H, L, D), (L, D) or a plain Eigen matrix (L, D).
   template <TensorLike X>
@@ -140,10 +140,12 @@ class RotaryEmbedding {
     forward(view, positions, detail::write_as<4>(y), context);
     return y;
   }
+  /// @overload
   template <TensorLike X>
   auto operator()(const X& x, Context& context) const {
     return (*this)(x, Positions(), context);
   }
+  /// @overload
   template <TensorLike X>
   auto operator()(const X& x, const Positions& positions = {}) const {
     Context context;

@@ -77,17 +77,18 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
   Linear<T> v_proj;                   ///< (Dv, E)
   std::optional<Linear<T>> out_proj;  ///< (out, Dv), with out_dim
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("q_proj", &SelfAttention::q_proj);
     f("k_proj", &SelfAttention::k_proj);
     f("v_proj", &SelfAttention::v_proj);
     f("out_proj", &SelfAttention::out_proj);
   }
-  static constexpr std::string_view name() { return "heed::SelfAttention"; }
+  static constexpr std::string_view name() { return "heed::SelfAttention"; }  ///< the layer in error texts
   /// With the widths as they are used.
   const SelfAttentionOptions& options() const { return options_; }
-  Index input_width(Index) const { return options_.embed_dim; }
-  Index output_width(Index) const { return out_proj ? options_.out_dim : options_.value_head_dim; }
+  Index input_width(Index) const { return options_.embed_dim; }                                      ///< of x
+  Index output_width(Index) const { return out_proj ? options_.out_dim : options_.value_head_dim; }  ///< of y
 
   /// Xavier-uniform weights, biases 0.
   void initialize(Random& random, std::string_view name = "") {
@@ -105,7 +106,7 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
   auto with_weights(const X& x, Parts&&... parts) const {
     detail::check_elements<T, X>();
     detail::check_parts<Parts...>();
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     using Result = detail::result_t<X, T>;
     const Workspace::Frame frame(context.workspace());

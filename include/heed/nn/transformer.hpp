@@ -201,11 +201,12 @@ class Encoder : public detail::EncoderStack<T>, public AttentionLayer<Encoder<T>
   /// Throws ShapeError for a negative number of blocks, and what a block finds wrong with its options.
   explicit Encoder(const EncoderOptions& options) : detail::EncoderStack<T>(name(), options) {}
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("layers", &Encoder::layers);
     f("norm", &Encoder::norm);
   }
-  static constexpr std::string_view name() { return "heed::Encoder"; }
+  static constexpr std::string_view name() { return "heed::Encoder"; }  ///< the layer in error texts
 
   /// The stack without checks, for layers made of it.
   void run(const TensorView<const T, 3>& x, const AnyAttention<T>& attention, const TensorView<T, 3>& y, Cache* cache,
@@ -239,6 +240,7 @@ class Decoder : public detail::DecoderStack<T>, public MemoryLayer<Decoder<T>, T
     TensorView<const T, 3> memory{};
   };
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("layers", &Decoder::layers);
     f("norm", &Decoder::norm);

@@ -38,33 +38,33 @@ enum class NormPlacement {
 
 /// Options of EncoderLayer.
 struct EncoderLayerOptions {
-  Index embed_dim = 0;  ///< E
-  Index num_heads = 0;  ///< H
-  Index ffn_dim = 0;    ///< F; 0 means 4·E
-  NormPlacement norm_placement = NormPlacement::Post;
-  Activation activation = Activation::ReLU;   ///< of the feed-forward layer
-  bool gated = false;                         ///< a gated feed-forward layer (SwiGLU with SiLU)
-  double eps = 1e-5;                          ///< of the norms
-  bool bias = true;                           ///< in projections and norms
-  Index num_kv_heads = 0;                     ///< G, a divisor of H; 0 means H
-  RotaryEmbeddingOptions rotary = kNoRotary;  ///< of self-attention; head_dim 0 means the width of a head
-  double dropout = 0;                         ///< while context.training: of attention weights, hidden units, a and f
-  NormKind norm = NormKind::Layer;            ///< LayerNorm or RMSNorm
+  Index embed_dim = 0;                                 ///< E
+  Index num_heads = 0;                                 ///< H
+  Index ffn_dim = 0;                                   ///< F; 0 means 4·E
+  NormPlacement norm_placement = NormPlacement::Post;  ///< before or after each branch
+  Activation activation = Activation::ReLU;            ///< of the feed-forward layer
+  bool gated = false;                                  ///< a gated feed-forward layer (SwiGLU with SiLU)
+  double eps = 1e-5;                                   ///< of the norms
+  bool bias = true;                                    ///< in projections and norms
+  Index num_kv_heads = 0;                              ///< G, a divisor of H; 0 means H
+  RotaryEmbeddingOptions rotary = kNoRotary;           ///< of self-attention; head_dim 0 means the width of a head
+  double dropout = 0;               ///< while context.training: of attention weights, hidden units, a and f
+  NormKind norm = NormKind::Layer;  ///< LayerNorm or RMSNorm
 };
 
 /// Options of DecoderLayer.
 struct DecoderLayerOptions {
-  Index embed_dim = 0;  ///< E
-  Index num_heads = 0;  ///< H
-  Index ffn_dim = 0;    ///< F; 0 means 4·E
-  NormPlacement norm_placement = NormPlacement::Post;
-  Activation activation = Activation::ReLU;   ///< of the feed-forward layer
-  bool gated = false;                         ///< a gated feed-forward layer (SwiGLU with SiLU)
-  double eps = 1e-5;                          ///< of the norms
-  bool bias = true;                           ///< in projections and norms
-  Index num_kv_heads = 0;                     ///< G, a divisor of H; 0 means H
-  RotaryEmbeddingOptions rotary = kNoRotary;  ///< of self-attention; head_dim 0 means the width of a head
-  Index memory_dim = 0;                       ///< width of the memory; 0 means E
+  Index embed_dim = 0;                                 ///< E
+  Index num_heads = 0;                                 ///< H
+  Index ffn_dim = 0;                                   ///< F; 0 means 4·E
+  NormPlacement norm_placement = NormPlacement::Post;  ///< before or after each branch
+  Activation activation = Activation::ReLU;            ///< of the feed-forward layer
+  bool gated = false;                                  ///< a gated feed-forward layer (SwiGLU with SiLU)
+  double eps = 1e-5;                                   ///< of the norms
+  bool bias = true;                                    ///< in projections and norms
+  Index num_kv_heads = 0;                              ///< G, a divisor of H; 0 means H
+  RotaryEmbeddingOptions rotary = kNoRotary;           ///< of self-attention; head_dim 0 means the width of a head
+  Index memory_dim = 0;                                ///< width of the memory; 0 means E
   double dropout = 0;               ///< while context.training: of attention weights, hidden units, a, c and f
   NormKind norm = NormKind::Layer;  ///< LayerNorm or RMSNorm
 };
@@ -220,21 +220,23 @@ class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
     }
   };
 
-  MultiHeadAttention<T> self_attn;
-  FeedForward<T> feed_forward;  ///< its parameters have no further prefix: linear1.weight
-  Norm<T> norm1, norm2;
-  Dropout<T> dropout;  ///< of a and f
+  MultiHeadAttention<T> self_attn;  ///< between tokens
+  FeedForward<T> feed_forward;      ///< its parameters have no further prefix: linear1.weight
+  Norm<T> norm1;                    ///< of the attention branch
+  Norm<T> norm2;                    ///< of the feed-forward branch
+  Dropout<T> dropout;               ///< of a and f
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("self_attn", &EncoderLayer::self_attn);
     f("", &EncoderLayer::feed_forward);
     f("norm1", &EncoderLayer::norm1);
     f("norm2", &EncoderLayer::norm2);
   }
-  static constexpr std::string_view name() { return "heed::EncoderLayer"; }
-  const EncoderLayerOptions& options() const { return options_; }
-  Index input_width(Index) const { return options_.embed_dim; }
-  Index output_width(Index) const { return options_.embed_dim; }
+  static constexpr std::string_view name() { return "heed::EncoderLayer"; }  ///< the layer in error texts
+  const EncoderLayerOptions& options() const { return options_; }            ///< as constructed
+  Index input_width(Index) const { return options_.embed_dim; }              ///< of x
+  Index output_width(Index) const { return options_.embed_dim; }             ///< of y
 
   /// The layer without checks, for layers made of it.
   void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context) const {
@@ -273,9 +275,11 @@ class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
 /// The attention of a decoder block: between its tokens, and to the memory.
 template <class T>
 struct DecoderAttention {
-  AnyAttention<T> self{}, memory{};
+  AnyAttention<T> self{};    ///< between tokens
+  AnyAttention<T> memory{};  ///< to the memory
 
   DecoderAttention() = default;
+  /// Each is an attention value, a mask or a modifier.
   template <class Self, class Memory = AnyAttention<T>>
   requires(std::is_convertible_v<Self, AnyAttention<T>> && std::is_convertible_v<Memory, AnyAttention<T>>)
   DecoderAttention(const Self& to_itself, const Memory& to_memory = {}) : self(to_itself), memory(to_memory) {}
@@ -289,7 +293,7 @@ struct DecoderAttention {
 template <class Derived, class T>
 class MemoryLayer : public Module<Derived> {
  public:
-  using Scalar = T;
+  using Scalar = T;  ///< type of parameters and values
 
   /// y = layer(x, memory, attention): a new result of the kind of x.
   template <TensorLike X, TensorLike Memory>
@@ -299,6 +303,7 @@ class MemoryLayer : public Module<Derived> {
         detail::width_of(x), context,
         [&](const auto& in, const auto& from, const auto& y) { forward(in, from, attention, y, context); }, x, memory);
   }
+  /// @overload
   template <TensorLike X, TensorLike Memory>
   auto operator()(const X& x, const Memory& memory, const DecoderAttention<T>& attention) const {
     Context context;
@@ -397,11 +402,15 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
     }
   };
 
-  MultiHeadAttention<T> self_attn, multihead_attn;
-  FeedForward<T> feed_forward;  ///< its parameters have no further prefix: linear1.weight
-  Norm<T> norm1, norm2, norm3;
-  Dropout<T> dropout;  ///< of a, c and f
+  MultiHeadAttention<T> self_attn;       ///< between tokens
+  MultiHeadAttention<T> multihead_attn;  ///< to the memory
+  FeedForward<T> feed_forward;           ///< its parameters have no further prefix: linear1.weight
+  Norm<T> norm1;                         ///< of self_attn's branch
+  Norm<T> norm2;                         ///< of multihead_attn's branch
+  Norm<T> norm3;                         ///< of the feed-forward branch
+  Dropout<T> dropout;                    ///< of a, c and f
 
+  /// The list of members, for Module.
   static void members(auto&& f) {
     f("self_attn", &DecoderLayer::self_attn);
     f("multihead_attn", &DecoderLayer::multihead_attn);
@@ -412,7 +421,7 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
   }
   /// The layer in error texts.
   static constexpr std::string_view name() { return "heed::DecoderLayer"; }
-  const DecoderLayerOptions& options() const { return options_; }
+  const DecoderLayerOptions& options() const { return options_; }  ///< as constructed
   /// E
   Index input_width(Index) const { return options_.embed_dim; }
   /// The width of the memory.
@@ -446,6 +455,7 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
         });
     context.observe(y);
   }
+  /// The gradients, without checks, for layers made of it.
   void run_backward(const In& dy, const Out& dx, const Out& dmemory, Cache& cache, Context& context) {
     run_backward(dy, dx, dmemory, {}, cache, context);
   }

@@ -75,23 +75,24 @@ struct AttentionCall : AttentionTerms<accumulate_t<T>> {
 
 }  // namespace detail
 
-/// The destinations of a backward pass: dq (B, H, Lq, Dk), dk (B, G, Lk, Dk), dv (B, G, Lk, Dv), as tensors, views or
-/// Eigen matrices. Give kNotWanted for a gradient that is not needed.
+/// The destinations of a backward pass. Give kNotWanted for a gradient that is not needed.
 template <class T>
 struct AttentionGradients {
   /// A tensor, a view or an Eigen matrix as a view of rank 4.
   class Destination : public TensorView<T, 4> {
    public:
     Destination() = default;
-    Destination(NotWanted) {}
+    Destination(NotWanted) {}  ///< not wanted
+    /// A tensor, view or Eigen matrix of T.
     template <TensorLike Y>
     requires(std::is_same_v<scalar_of_t<Y>, T>)
     Destination(Y&& y) : TensorView<T, 4>(detail::write_as<4>(y)) {}
   };
 
-  Destination dq, dk, dv;
-  /// (H), the gradients of the sinks.
-  std::span<double> dsinks = {};
+  Destination dq;                 ///< (B, H, Lq, Dk)
+  Destination dk;                 ///< (B, G, Lk, Dk)
+  Destination dv;                 ///< (B, G, Lk, Dv)
+  std::span<double> dsinks = {};  ///< (H), the gradients of the sinks
 };
 
 namespace detail {

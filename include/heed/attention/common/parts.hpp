@@ -88,6 +88,11 @@ constexpr auto& pick(Default& fallback, First& first, Rest&... rest) {
 template <class Kind, class Default, class... P>
 using pick_t = std::remove_cvref_t<decltype(pick<Kind>(std::declval<Default&>(), std::declval<P&>()...))>;
 
+/// The context of a call that gives none; nothing if a context is among the parts.
+struct NoContext {};
+template <class... P>
+using OwnContext = std::conditional_t<count_v<IsContext, P...> == 0, Context, NoContext>;
+
 /// The parts that Attention holds.
 template <class... P>
 inline constexpr bool are_terms_v =
@@ -144,6 +149,7 @@ AttentionOptions options_of(const P&... parts) {
 template <Mask MaskType, Modifier ModifierType>
 class Attention {
  public:
+  /// Of parts in any order, each at most once.
   template <class... P>
   requires(detail::are_terms_v<P...>)
   explicit Attention(const P&... parts)
@@ -152,6 +158,7 @@ class Attention {
         options(detail::options_of(parts...)) {
     detail::check_terms<P...>();
   }
+  /// Of mask, modifier and options.
   Attention(const MaskType& the_mask, const ModifierType& the_modifier, const AttentionOptions& the_options)
       : mask(the_mask), modifier(the_modifier), options(the_options) {}
 
@@ -159,6 +166,7 @@ class Attention {
   ModifierType modifier;     ///< changes scores
   AttentionOptions options;  ///< scale, dropout, sinks
 };
+/// Attention(parts...) takes its types from the parts.
 template <class... P>
 Attention(const P&...)
     -> Attention<detail::pick_t<detail::IsMask, NoMask, P...>, detail::pick_t<detail::IsModifier, NoModifier, P...>>;

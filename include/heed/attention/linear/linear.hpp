@@ -44,7 +44,7 @@ HEED_NAMESPACE_BEGIN
 template <class T>
 class LinearAttentionState {
  public:
-  using A = accumulate_t<T>;
+  using A = accumulate_t<T>;  ///< type of accumulation
 
   /// Has seen no keys. Throws ShapeError for negative extents.
   LinearAttentionState(Index B, Index G, Index Dk, Index Dv)
@@ -72,6 +72,7 @@ class LinearAttentionState {
 /// causal needs Lq = Lk) and a FeatureMap, in any order.
 class LinearAttention {
  public:
+  /// Of parts in any order, each at most once.
   template <class... P>
   requires((Mask<P> || std::is_same_v<P, FeatureMap>) && ...)
   explicit LinearAttention(const P&... parts)

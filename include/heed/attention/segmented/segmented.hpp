@@ -33,7 +33,7 @@ HEED_NAMESPACE_BEGIN
 
 /// The number of positions of a segment, as a part of SegmentedAttention; 0 is default_segment(L).
 struct Segment {
-  Index length = 0;
+  Index length = 0;  ///< in positions
 };
 
 /// √L, which minimizes S keys + L/S summaries, rounded up to a multiple of 16.
@@ -49,6 +49,7 @@ struct MeanPooling {};
 template <class T>
 class LearnedPooling {
  public:
+  /// Borrows the vectors (G, Dk); a temporary does not compile.
   template <class X>
   requires(TensorLike<std::remove_reference_t<X>> && rank_of_v<X> == 2)
   explicit LearnedPooling(X&& vectors) : vectors_(view_of(vectors)) {
@@ -63,7 +64,7 @@ class LearnedPooling {
     result.gradient_ = gradient;
     return result;
   }
-  const TensorView<const T, 2>& vectors() const { return vectors_; }
+  const TensorView<const T, 2>& vectors() const { return vectors_; }  ///< (G, Dk)
   /// Without data if it is not wanted.
   const TensorView<T, 2>& gradient() const { return gradient_; }
 
@@ -71,6 +72,7 @@ class LearnedPooling {
   TensorView<const T, 2> vectors_;
   TensorView<T, 2> gradient_;
 };
+/// T is the element type of the vectors.
 template <class X>
 LearnedPooling(X&&) -> LearnedPooling<scalar_of_t<std::remove_reference_t<X>>>;
 
@@ -245,6 +247,7 @@ class SegmentedAttention {
   std::optional<double> scale_;
   P pooling_;
 };
+/// The pooling is that among the parts, else MeanPooling.
 template <class... Parts>
 SegmentedAttention(const Parts&...) -> SegmentedAttention<detail::pick_t<detail::IsPooling, MeanPooling, Parts...>>;
 

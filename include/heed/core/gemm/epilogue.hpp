@@ -21,7 +21,7 @@ template <class T, int Rank = 2>
 struct Epilogue {
   /// (n), added to every row; null for none.
   const T* bias = nullptr;
-  Activation activation = Activation::None;
+  Activation activation = Activation::None;  ///< applied to each element
   /// With the extents of C and any strides, added after the activation; data null for none.
   TensorView<const T, Rank> residual{};
   /// Adds to what C holds.
