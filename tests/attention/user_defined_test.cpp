@@ -2,11 +2,14 @@
 // Masks and modifiers that a program brings along, in a namespace of its own, through the one entry and on both paths.
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include <heed/attention/attention.hpp>
 #include <heed/compiled/attention.hpp>
+#include <heed/mask/bias.hpp>
 
 #include "common/error_budget.hpp"
 #include "common/views.hpp"
@@ -32,19 +35,20 @@ struct FadingAttention : heed::ModifierBase {
     using std::exp;
     using std::max;
     using std::min;
-    using T = decltype(element(score));
-    const V fading = exp(V(static_cast<T>(-rate * (at.h + 1))) * abs(at.query - at.key));
-    return max(min(score * fading, V(static_cast<T>(bound))), V(static_cast<T>(-bound)));
+    const V fading = exp(heed::in_lanes<V>(-rate * (at.h + 1)) * abs(at.query - at.key));
+    return max(min(score * fading, heed::in_lanes<V>(bound)), heed::in_lanes<V>(-bound));
   }
+};
 
- private:
-  template <class T>
-  static T element(T) {
-    return T(0);
-  }
-  template <class T>
-  static T element(heed::Vec<T>) {
-    return T(0);
+/// Adds a number for each key, which a program keeps in memory; -inf hides the key.
+struct KeyPrior : heed::AdditiveModifier {
+  const float* prior;  // (Lk)
+  explicit KeyPrior(const float* numbers) : prior(numbers) {}
+
+  template <class V>
+  V operator()(V score, const heed::ScoreIndex<V>& at) const {
+    const V add = heed::gather<V>(at.lanes, [&](int lane) { return prior[at.k + lane * at.k_step]; });
+    return heed::hide_where(add, score + add);
   }
 };
 
@@ -97,6 +101,17 @@ TEST_F(UserDefined, AModifierChangesTheAnswer) {
   EXPECT_FALSE(same_bits(plain, faded));
   const auto untouched = heed::attention(q, k, v, robots::SameTeam(3), robots::FadingAttention(0, 1e9), context);
   EXPECT_LE((deviation<float, float, 4>(std::as_const(untouched).view(), std::as_const(plain).view()).error), 1e-6);
+}
+
+TEST_F(UserDefined, AModifierMayReadMemory) {
+  std::vector<float> prior(70);
+  heed::Tensor<float, 4> bias(1, 1, 1, 70);
+  for (std::size_t i = 0; i < prior.size(); ++i) {
+    prior[i] = i % 5 == 0 ? -std::numeric_limits<float>::infinity() : 0.1f * static_cast<float>(i % 7);
+    bias.data()[i] = prior[i];
+  }
+  EXPECT_TRUE(
+      same_bits(heed::attention(q, k, v, robots::KeyPrior(prior.data())), heed::attention(q, k, v, heed::Bias(bias))));
 }
 
 TEST_F(UserDefined, AModifierIsAskedOnceAboutEveryVisiblePairOfRealPlaces) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A matrix of bool says nothing about what true means: attend or ignore.
-// expect: no matching function for call to .attention
+// expect: A matrix of bool becomes a mask by BoolMask::keep\(m\)
 
 #include <heed/heed.hpp>
 

@@ -390,7 +390,7 @@ TYPED_TEST(TransformerOf, AStackIsItsLayersInTurn) {
           {.num_layers = layers, .layer = {.embed_dim = 8, .num_heads = 2}, .final_norm = final_norm});
       const auto x = random_tensor<T, 3>({2, 4, 8});
       Tensor<T, 3> expected = x;
-      for (Index i = 0; i < layers; ++i) expected = encoder.layers[i](expected, Causal{});
+      for (Index i = 0; i < layers; ++i) expected = encoder.layers[static_cast<std::size_t>(i)](expected, Causal{});
       if (final_norm) expected = (*encoder.norm)(expected);
       EXPECT_TRUE(bits_equal(expected.view(), encoder(x, Causal{})));
     }

@@ -73,7 +73,7 @@ void attend(Out&& out, Q&& q, K&& k, V&& v, Outputs&& outputs, Parts&&... parts)
   check_scalars<Q, K, V>();
   static_assert(std::is_same_v<scalar_of_t<Out>, scalar_of_t<Q>>, "heed::attention: out must have q's scalar type");
   using T = scalar_of_t<Q>;
-  Context own;  // used when none is given
+  OwnContext<Parts...> own;
   Context& context = pick<IsContext>(own, parts...);
   Workspace& workspace = context.workspace();
   const Workspace::Frame frame(workspace);
@@ -225,7 +225,7 @@ template <TensorLike DOut, TensorLike Q, TensorLike K, TensorLike V, class... Pa
 auto attention_backward(const DOut& dout, const Q& q, const K& k, const V& v, Parts&&... parts) {
   using T = scalar_of_t<Q>;
   detail::check_parts<Parts...>();
-  Context own;  // used when none is given
+  detail::OwnContext<Parts...> own;
   Context& context = detail::pick<detail::IsContext>(own, parts...);
   const AnyAttention<T> value(detail::attention_of(parts...));
   HEED_CHECK(!context.training || value.dropout() == 0, ValueError,

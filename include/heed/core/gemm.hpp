@@ -24,6 +24,13 @@
 
 HEED_NAMESPACE_BEGIN
 
+/// Panels of a packed matrix: B (depth, columns). Borrowed.
+template <class T>
+struct PackedPanels {
+  const T* panels;
+  Index depth, columns;
+};
+
 /// A matrix B (k, n) laid out for gemm: weights that serve many products are packed once. The layout is that of the
 /// instruction set this was compiled for.
 template <class T>
@@ -49,8 +56,13 @@ class PackedMatrix {
   bool empty() const { return panels_.size() == 0; }  ///< true before the first pack
   /// Memory held.
   std::size_t bytes() const { return panels_.bytes(); }
-  /// Where the kernel reads.
   const T* panels() const { return panels_.data(); }
+  /// All of it.
+  operator PackedPanels<T>() const { return {panels_.data(), depth_, columns_}; }
+  /// True when slice() can start at this column: panels are read whole.
+  static bool can_slice_at(Index column) { return column % detail::kPanelWidth<T> == 0; }
+  /// `count` columns from `first` on, where can_slice_at(first); unchecked.
+  PackedPanels<T> slice(Index first, Index count) const { return {panels_.data() + first * depth_, depth_, count}; }
 
  private:
   Index depth_ = 0, columns_ = 0;
@@ -126,13 +138,13 @@ void gemm(std::type_identity_t<TensorView<const T, 2>> a, std::type_identity_t<T
 
 /// The same with b packed beforehand.
 template <class T>
-void gemm(std::type_identity_t<TensorView<const T, 2>> a, const PackedMatrix<T>& b, TensorView<T, 2> c,
-          const std::type_identity_t<Epilogue<T>>& epilogue, Context& context) {
+void gemm(std::type_identity_t<TensorView<const T, 2>> a, const std::type_identity_t<PackedPanels<T>>& b,
+          TensorView<T, 2> c, const std::type_identity_t<Epilogue<T>>& epilogue, Context& context) {
   using namespace detail;
-  check_product(a, b.depth(), b.columns(), c, epilogue);
+  check_product(a, b.depth, b.columns, c, epilogue);
   if (c.empty()) return;
-  if (b.depth() == 0) return finish_zeros(Output<T>{c, epilogue, epilogue.accumulate});
-  multiply(Product<T>{a, b.panels(), c, epilogue}, context);
+  if (b.depth == 0) return finish_zeros(Output<T>{c, epilogue, epilogue.accumulate});
+  multiply(Product<T>{a, b.panels, c, epilogue}, context);
 }
 
 HEED_NAMESPACE_END

@@ -40,7 +40,7 @@ class AttentionLayer : public Layer<Derived> {
   auto operator()(const X& x, Parts&&... parts) const {
     detail::check_elements<T, X>();
     detail::check_parts<Parts...>();
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     return detail::apply<T>(
         self().output_width(detail::width_of(x)), context,

@@ -84,7 +84,7 @@ void linear(const TensorView<const T, 3>& x, const TensorView<const T, 2>& weigh
   });
 }
 template <class T>
-void linear(const TensorView<const T, 3>& x, const PackedMatrix<T>& weight, const TensorView<T, 3>& y,
+void linear(const TensorView<const T, 3>& x, const PackedPanels<T>& weight, const TensorView<T, 3>& y,
             const Epilogue<T, 3>& epilogue, Context& context) {
   multiply_rows<T>(x, y, epilogue, [&](const auto& from, const auto& to, const Epilogue<T>& rows) {
     gemm<T>(from, weight, to, rows, context);
@@ -95,7 +95,7 @@ template <class T>
 void linear(const TensorView<const T, 3>& x, const Parameter<T>& weight, const PackedRows<T>& packed,
             const TensorView<T, 3>& y, const Epilogue<T, 3>& epilogue, Context& context) {
   if (const PackedMatrix<T>* panels = packed.current(weight))
-    linear(x, *panels, y, epilogue, context);
+    linear<T>(x, *panels, y, epilogue, context);
   else
     linear(x, weight.matrix(), y, epilogue, context);
 }

@@ -138,7 +138,10 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
 
   /// See Module::pack().
   void pack(const PackOptions& options = {}) {
-    for (int part = 0; part < 3; ++part) packed_[at(part)].pack(weight(part), first_weight_row(part), rows(part));
+    if (shares_panels())
+      packed_[0].pack(weight(0), 0, first_row(3));
+    else
+      for (int part = 0; part < 3; ++part) packed_[at(part)].pack(weight(part), first_weight_row(part), rows(part));
     for (int part = 0; options.release && part < 3; ++part) weight(part).release();
     out_proj.pack(options);
   }
@@ -148,7 +151,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   auto operator()(const Q& query, const K& key, const V& value, Parts&&... parts) const {
     detail::check_elements<T, Q, K, V>();
     detail::check_parts<Parts...>();
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     return detail::apply<T>(
         options_.embed_dim, context,
@@ -164,7 +167,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   template <TensorLike X, class... Parts>
   requires(!TensorLike<Parts> && ...)
   auto with_weights(const X& x, Parts&&... parts) const {
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     const Workspace::Frame frame(context.workspace());
     const In view = detail::read_as<3>(x, context.workspace());
@@ -173,7 +176,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   /// @overload
   template <TensorLike Q, TensorLike K, TensorLike V, class... Parts>
   auto with_weights(const Q& query, const K& key, const V& value, Parts&&... parts) const {
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
@@ -426,13 +429,22 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     }
     return {parts[0], parts[1], parts[2]};
   }
+  /// True when one packed copy of the joint weight serves any run of parts: each part starts at a panel of it.
+  bool shares_panels() const {
+    using Packed = PackedMatrix<T>;
+    return is_joint() && Packed::can_slice_at(first_row(1)) && Packed::can_slice_at(first_row(2));
+  }
   /// Parts [first, end) of the projection of x: one product with the weight, or one for each packed part.
   void project(const In& x, int first, int end, const Out& to, Context& context) const {
     const T* bias = detail::value_or_null(in_proj_bias);
     const auto bias_of = [&](int part) { return bias ? bias + first_row(part) : nullptr; };
-    if (!packed_[at(first)].current(weight(first))) {
+    if (!packed_[shares_panels() ? 0 : at(first)].current(weight(first))) {
       const auto rows = weight(first).matrix().slice(0, first_weight_row(first), first_row(end) - first_row(first));
       return detail::linear<T>(x, rows, to, {.bias = bias_of(first)}, context);
+    }
+    if (shares_panels()) {
+      const auto panels = packed_[0].current(weight(0))->slice(first_row(first), first_row(end) - first_row(first));
+      return detail::linear<T>(x, panels, to, {.bias = bias_of(first)}, context);
     }
     for (int part = first; part < end; ++part) {
       const Out columns = to.slice(2, first_row(part) - first_row(first), rows(part));

@@ -106,7 +106,7 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
   auto with_weights(const X& x, Parts&&... parts) const {
     detail::check_elements<T, X>();
     detail::check_parts<Parts...>();
-    Context own;
+    detail::OwnContext<Parts...> own;
     Context& context = detail::pick<detail::IsContext>(own, parts...);
     using Result = detail::result_t<X, T>;
     const Workspace::Frame frame(context.workspace());

@@ -88,6 +88,11 @@ constexpr auto& pick(Default& fallback, First& first, Rest&... rest) {
 template <class Kind, class Default, class... P>
 using pick_t = std::remove_cvref_t<decltype(pick<Kind>(std::declval<Default&>(), std::declval<P&>()...))>;
 
+/// The context of a call that gives none; nothing if a context is among the parts.
+struct NoContext {};
+template <class... P>
+using OwnContext = std::conditional_t<count_v<IsContext, P...> == 0, Context, NoContext>;
+
 /// The parts that Attention holds.
 template <class... P>
 inline constexpr bool are_terms_v =
