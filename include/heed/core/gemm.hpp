@@ -27,8 +27,9 @@ HEED_NAMESPACE_BEGIN
 /// Panels of a packed matrix: B (depth, columns). Borrowed.
 template <class T>
 struct PackedPanels {
-  const T* panels;
-  Index depth, columns;
+  const T* panels;  ///< the first panel
+  Index depth;      ///< k
+  Index columns;    ///< n
 };
 
 /// A matrix B (k, n) laid out for gemm: weights that serve many products are packed once. The layout is that of the
@@ -56,7 +57,7 @@ class PackedMatrix {
   bool empty() const { return panels_.size() == 0; }  ///< true before the first pack
   /// Memory held.
   std::size_t bytes() const { return panels_.bytes(); }
-  const T* panels() const { return panels_.data(); }
+  const T* panels() const { return panels_.data(); }  ///< the first panel
   /// All of it.
   operator PackedPanels<T>() const { return {panels_.data(), depth_, columns_}; }
   /// True when slice() can start at this column: panels are read whole.

@@ -24,7 +24,7 @@ using Color = std::array<std::uint8_t, 3>;
 /// The color of NaN, far from every color of the scale.
 inline constexpr Color kNaNColor{0xe6, 0x00, 0x7e};
 
-/// The color of t in [0, 1], from pale yellow over teal to dark blue. Lightness falls linearly in Oklab (Björn
+/// The color of t in [0, 1], from pale yellow through teal to dark blue. Lightness falls linearly in Oklab (Björn
 /// Ottosson, 2020), so that equal steps look equal, also in gray.
 inline Color heat_color(double t) {
   t = std::clamp(t, 0.0, 1.0);

@@ -76,8 +76,7 @@ class MaskLinter {
   }
 
  private:
-  // ---- The expected mask
-  // ---------------------------------------------------------------------------------------------
+  // ---- The expected mask --------------------------------------------------------------------------------------------
 
   int first(int b) const {
     const auto& list = expected_.first_positions;

@@ -47,7 +47,7 @@ class JsonWriter {
     return json;
   }
 
-  /// The JSON written so far, moved out.
+  /// Moves out the JSON written so far.
   std::string take() { return std::move(json_); }
 
   JsonWriter& open(char bracket) {

@@ -111,7 +111,7 @@ std::vector<Index> shape_of(const Parameter<T>& parameter) {
   return parameter.rank() == 1 ? std::vector<Index>{e[0]} : std::vector<Index>{e[0], e[1]};
 }
 
-/// The reason why a parameter cannot be loaded; empty if it can.
+/// The reason a parameter cannot be loaded; empty if it can be.
 template <class T>
 std::string reason_against(const Parameter<T>& parameter, const Sources& sources, const SafeTensors& file) {
   const std::vector<Index> wanted = shape_of(parameter);

@@ -5,8 +5,8 @@
 /// Parses, checks and writes the header of a safetensors file.
 ///
 ///     8 bytes   N, the length of the header (little endian)
-///     N bytes   JSON: {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets":
-///               [0, 24]}}
+///     N bytes   JSON: {"__metadata__": {"key": "text"},
+///                      "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 ///     the rest  the tensors, row-major and little endian, without gaps; offsets count from here
 ///
 /// Files may be malicious. The parser accepts only this grammar and no other JSON, so that its recursion depth is

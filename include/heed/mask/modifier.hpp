@@ -18,7 +18,7 @@
 ///   auto for_head(Index b, Index h) const
 ///       Returns the modifier for one head, with everything that depends on the head computed once.
 ///
-/// then(a, b, ...) applies several, left to right; heed::modifier(f) makes one of a function.
+/// then(a, b, ...) applies several, left to right; heed::modifier(f) makes one from a function.
 
 #include <algorithm>
 #include <cmath>
@@ -287,7 +287,7 @@ auto then(A a, B b, More... more) {
   return then(Then<A, B>(std::move(a), std::move(b)), std::move(more)...);
 }
 
-/// A modifier from a generic function of (score, index), and perhaps one for its derivative by the score.
+/// A modifier made of a generic function of (score, index) and, optionally, one for its derivative by the score.
 template <class F, class Derivative = void>
 struct FunctionModifier : ModifierBase {
   F f;            ///< of score and index

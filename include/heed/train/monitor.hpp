@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Monitors a training: measures its phases and finds the layer that makes a loss non-finite.
+/// Monitors training: measures its phases and finds the layer that makes a loss non-finite.
 
 #include <array>
 #include <chrono>

@@ -69,7 +69,7 @@ class Optimizer {
 
   /// The number of steps made.
   Index steps() const { return steps_; }
-  /// Sets the number of steps made, for resuming a training. Throws ValueError if it is negative.
+  /// Sets the number of steps made, for resuming. Throws ValueError if it is negative.
   void set_steps(Index steps) {
     HEED_CHECK(steps >= 0, ValueError, Derived::kName, ": steps = ", steps, " must be non-negative");
     steps_ = steps;
