@@ -17,10 +17,9 @@
 #include <heed/nn/norm.hpp>
 #include <heed/nn/positional.hpp>
 #include <heed/nn/recurrent.hpp>
-#include <heed/train/clip.hpp>
 #include <heed/train/loss.hpp>
 #include <heed/train/optimizer.hpp>
-#include <heed/train/schedule.hpp>
+#include <heed/train/parameter_list.hpp>
 
 #include "common/tensors.hpp"
 
@@ -223,10 +222,8 @@ struct Model::Parts {
     }
     if (o.body == Body::Lstm) {
       const Index hidden = o.causal ? o.embed_dim : o.embed_dim / 2;
-      lstm.emplace(heed::RecurrentOptions{.input_size = o.embed_dim,
-                                          .hidden_size = hidden,
-                                          .num_layers = o.num_layers,
-                                          .bidirectional = !o.causal});
+      lstm.emplace(heed::RecurrentOptions{
+          .input_size = o.embed_dim, .hidden_size = hidden, .num_layers = o.num_layers, .bidirectional = !o.causal});
     } else {
       for (Index i = 0; i < o.num_layers; ++i) blocks.emplace_back(o);
       if (o.norm == NormPlace::Pre) norm.emplace(heed::LayerNormOptions{.embed_dim = o.embed_dim});
