@@ -15,7 +15,6 @@
 #include <heed/io/name_map.hpp>
 #include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
-#include <heed/mask/bias.hpp>
 #include <heed/mask/bool_mask.hpp>
 #include <heed/mask/concept.hpp>
 #include <heed/mask/modifier.hpp>

@@ -9,7 +9,6 @@
 
 #include <heed/attention/attention.hpp>
 #include <heed/compiled/attention.hpp>
-#include <heed/mask/bias.hpp>
 
 #include "common/error_budget.hpp"
 #include "common/views.hpp"

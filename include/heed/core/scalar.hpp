@@ -68,6 +68,8 @@ struct Dual {
   /// A value with its derivative; Dual(x, 1) is the variable.
   Dual(T v, T d) : value(v), derivative(d) {}
 
+  /// @{
+  /// The rules of differentiation. Comparisons, and with them max and min, see the values alone.
   friend Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.derivative + b.derivative}; }
   friend Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.derivative - b.derivative}; }
   friend Dual operator-(Dual a) { return {-a.value, -a.derivative}; }
@@ -92,6 +94,7 @@ struct Dual {
   friend Dual abs(Dual a) { return a.value < T(0) ? -a : a; }
   friend Dual max(Dual a, Dual b) { return a.value < b.value ? b : a; }
   friend Dual min(Dual a, Dual b) { return b.value < a.value ? b : a; }
+  /// @}
 };
 
 HEED_NAMESPACE_END
