@@ -5,9 +5,6 @@
 /// AnyAttention: an owning attention value of any type. AttentionCache: what a backward pass needs of a forward pass,
 /// the attention value included.
 
-#include <cstddef>
-#include <type_traits>
-
 #include <heed/attention/common/parts.hpp>
 #include <heed/attention/softmax/select.hpp>
 #include <heed/mask/any_mask.hpp>
@@ -81,7 +78,7 @@ class AnyAttention {
       : mask_(attention.mask), modifier_(attention.modifier), options_(attention.options), kind_(0) {}
   /// Attention of another kind.
   template <class V>
-  requires(detail::is_attention_value_v<V> &&
+  requires(detail::kind_v<V> == detail::Part::Value &&
            requires(const V& v, const detail::AttentionTensors<T>& x, Context& context) { v.forward(x, context); })
   AnyAttention(const V& value) : functions_(&kFunctions<V>), kind_(value) {}
 
@@ -238,9 +235,9 @@ class AttentionCache {
 namespace detail {
 
 template <class T>
-inline constexpr bool is_attention_value_v<AnyAttention<T>> = true;
+inline constexpr Part kind_v<AnyAttention<T>> = Part::Value;
 template <class T>
-inline constexpr bool is_cache_v<AttentionCache<T>> = true;
+inline constexpr Part kind_v<AttentionCache<T>> = Part::Cache;
 
 /// The gradients of the forward call that filled the cache. Throws ValueError for a cache that no forward has filled,
 /// ShapeError for gradients that do not fit it.

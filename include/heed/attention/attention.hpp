@@ -21,12 +21,7 @@
 /// All functions throw ShapeError for extents that do not fit, ValueError for a bad option, an ambiguous mask alignment
 /// or an output that overlaps an input, and any error of the mask or modifier.
 
-#include <cstddef>
-#include <type_traits>
-#include <utility>
-
 #include <heed/attention/any_attention.hpp>
-#include <heed/attention/softmax/select.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -69,19 +64,19 @@ void attend(Out&& out, Q&& q, K&& k, V&& v, Outputs&& outputs, Parts&&... parts)
   static_assert(std::is_same_v<scalar_of_t<Out>, scalar_of_t<Q>>, "heed::attention: out must have q's scalar type");
   using T = scalar_of_t<Q>;
   OwnContext<Parts...> own;
-  Context& context = pick<IsContext>(own, parts...);
+  Context& context = pick<Part::Context>(own, parts...);
   Workspace& workspace = context.workspace();
   const Workspace::Frame frame(workspace);
   AttentionTensors<T, scalar_of_t<K>> x{read_as<4>(q, workspace), read_as<4>(k, workspace), read_as<4>(v, workspace),
                                         write_as<4>(out)};
   outputs(x);
-  if constexpr (count_v<IsState, Parts...> == 1) x.state = &pick<IsState>(own, parts...);
-  if constexpr (count_v<IsCache, Parts...> == 1) {
+  if constexpr (count_v<Part::State, Parts...> == 1) x.state = &pick<Part::State>(own, parts...);
+  if constexpr (count_v<Part::Cache, Parts...> == 1) {
     static_assert(std::is_same_v<scalar_of_t<K>, T>, "heed::attention: with a cache, q, k and v have one scalar type");
     static_assert(outlives_call_v<Q> && outlives_call_v<K> && outlives_call_v<V> && outlives_call_v<Out>,
                   "heed::attention: the cache keeps q, k, v and out for the backward pass, but one of them is a "
                   "temporary or an expression; give it a name");
-    AttentionCache<T>& cache = pick<IsCache>(own, parts...);
+    AttentionCache<T>& cache = pick<Part::Cache>(own, parts...);
     cache.begin(AnyAttention<T>(attention_of(parts...)), x);
     cache.attention().run(x, context);
   } else {
@@ -143,7 +138,7 @@ void attention_into(Out&& out, Q&& q, K&& k, V&& v, Parts&&... parts) {
 /// Returns attention(q, k, v): a Tensor of q's rank for tensors, an Eigen matrix for Eigen matrices.
 template <TensorLike Q, TensorLike K, TensorLike V, class... Parts>
 auto attention(const Q& q, const K& k, const V& v, Parts&&... parts) {
-  static_assert(detail::count_v<detail::IsCache, Parts...> == 0,
+  static_assert(detail::count_v<detail::Part::Cache, Parts...> == 0,
                 "heed::attention: a cache keeps a view of the output; call attention_into(out, q, k, v, …, cache)");
   auto out = detail::make_like<Q>(
       {detail::extents_of(q)[0], detail::extents_of(q)[1], detail::extents_of(q)[2], detail::extents_of(v)[3]});
@@ -221,7 +216,7 @@ auto attention_backward(const DOut& dout, const Q& q, const K& k, const V& v, Pa
   using T = scalar_of_t<Q>;
   detail::check_parts<Parts...>();
   detail::OwnContext<Parts...> own;
-  Context& context = detail::pick<detail::IsContext>(own, parts...);
+  Context& context = detail::pick<detail::Part::Context>(own, parts...);
   const AnyAttention<T> value(detail::attention_of(parts...));
   HEED_CHECK(!context.training || value.dropout() == 0, ValueError,
              "heed::attention_backward: dropout = ", value.dropout(),

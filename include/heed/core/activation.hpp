@@ -5,12 +5,6 @@
 /// Activation functions on registers, on numbers (with the bits of a lane) and on arrays; their derivatives on
 /// registers. NaN stays NaN; f(+inf) = +inf and f(-inf) = 0, the limits of all four functions.
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <type_traits>
-
-#include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -4,9 +4,6 @@
 /// @file
 /// The boundary between what users pass (tensors, views, plain Eigen) and the cores, which work on views of one rank.
 
-#include <type_traits>
-
-#include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN

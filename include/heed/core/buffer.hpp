@@ -4,14 +4,6 @@
 /// @file
 /// Buffer: memory that is kept between calls. Caches, parameters and packed weights hold theirs in it.
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdlib>
-#include <memory>
-#include <new>
-#include <type_traits>
-#include <utility>
-
 #include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -5,13 +5,7 @@
 /// Context: the executor, workspace and observer of a call, which never affect its result, and the state of a run: the
 /// training flag and the seed of dropout. ActivationCheckpoint replays a part of a run.
 
-#include <cstdint>
-#include <string>
-#include <string_view>
-
 #include <heed/core/observer.hpp>
-#include <heed/core/parallel.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -7,17 +7,8 @@
 /// Every element of C is summed over the depth in one order that depends on the depth alone: a row computed alone, in a
 /// batch, with B packed or not, by any number of threads, has the same bits.
 
-#include <algorithm>
-#include <type_traits>
-
 #include <heed/core/buffer.hpp>
-#include <heed/core/context.hpp>
 #include <heed/core/gemm/driver.hpp>
-#include <heed/core/gemm/micro_kernel.hpp>
-#include <heed/core/gemm/packing.hpp>
-#include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -6,8 +6,6 @@
 /// the first output that is not finite.
 
 #include <cmath>
-#include <string>
-#include <string_view>
 
 #include <heed/core/parallel.hpp>
 #include <heed/core/tensor.hpp>

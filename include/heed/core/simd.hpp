@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include <heed/core/scalar.hpp>

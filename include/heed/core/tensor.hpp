@@ -5,13 +5,11 @@
 /// TensorView borrows memory and has a stride per dimension; Tensor owns memory; plain Eigen objects turn into views.
 
 #include <algorithm>
-#include <array>
 #include <concepts>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <new>
-#include <type_traits>
 #include <utility>
 
 #include <heed/core/error.hpp>

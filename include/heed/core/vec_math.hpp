@@ -5,7 +5,6 @@
 /// exp2, exp, tanh and sigmoid on registers, with their errors; sums, products and checks of rows of numbers.
 
 #include <algorithm>
-#include <type_traits>
 
 #include <heed/core/simd.hpp>
 

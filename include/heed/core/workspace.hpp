@@ -4,12 +4,6 @@
 /// @file
 /// Workspace: a stack-like arena of scratch memory. After a call has run once, repeating it allocates nothing.
 
-#include <algorithm>
-#include <cstddef>
-#include <memory>
-#include <new>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <heed/core/tensor.hpp>

@@ -8,16 +8,7 @@
 ///     const heed::Diagnosis diagnosis = heed::diagnose(recorder, encoder);
 ///     std::puts(diagnosis.text().c_str());                   // or .json()
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
 #include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <heed/inspect/recorder.hpp>

@@ -6,11 +6,6 @@
 ///
 ///     heed::save_attention_grid("heads.svg", recorder, {.title = "MiniLM"});
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <string>
 #include <vector>
 
 #include <heed/inspect/color.hpp>

@@ -7,13 +7,6 @@
 ///     const heed::Recorder recorder = heed::record(context, [&] { encoder(x, context); });
 ///     heed::save_heatmap("head3.svg", recorder.of("layers.0.self_attn").weights.view()[0][3], tokens, tokens);
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include <heed/inspect/color.hpp>

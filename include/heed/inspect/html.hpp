@@ -8,13 +8,6 @@
 ///     const heed::Recorder recorder = heed::record(context, [&] { encoder(x, mask, context); });
 ///     heed::save_attention_html("attention.html", recorder, {.title = "MiniLM", .labels = {{.queries = tokens}}});
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include <heed/inspect/color.hpp>

@@ -8,10 +8,6 @@
 ///                                     {.causal = true, .lengths = lengths}))
 ///       std::printf("%s %s\n", f.text.c_str(), f.fix.c_str());
 
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include <heed/core/core.hpp>

@@ -9,14 +9,6 @@
 ///     heed::save_heatmap_png("head3.png", recorder.of("layers.0.self_attn"), 3);
 ///     heed::save_attention_grid_png("heads.png", recorder);
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include <heed/inspect/color.hpp>

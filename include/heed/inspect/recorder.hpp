@@ -8,12 +8,6 @@
 ///     heed::save_attention_html("attention.html", recorder, {.labels = {{.queries = tokens}}});
 ///     std::puts(heed::diagnose(recorder).text().c_str());
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include <heed/core/core.hpp>

@@ -4,12 +4,6 @@
 /// @file
 /// Writes SVG documents: escaped text, estimated text widths, and the frame that heat maps and grids share.
 
-#include <algorithm>
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <utility>
-
 #include <heed/core/core.hpp>
 #include <heed/io/text.hpp>
 

@@ -5,20 +5,9 @@
 /// MappedFile: the bytes of a file, mapped into memory where the system can, otherwise read. AtomicFile: a file that
 /// replaces the old one at once when it is complete.
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <limits>
-#include <memory>
 #include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include <heed/core/core.hpp>
 #include <heed/io/text.hpp>

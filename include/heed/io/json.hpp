@@ -8,10 +8,6 @@
 #include <charconv>
 #include <cmath>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include <heed/io/text.hpp>

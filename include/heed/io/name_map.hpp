@@ -11,16 +11,6 @@
 ///                   {"layers.*.linear1.*", {"encoder.layer.*.intermediate.dense.*"}}},
 ///         .ignored = {"pooler.*"}});
 
-#include <algorithm>
-#include <cstddef>
-#include <set>
-#include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include <heed/io/safetensors.hpp>
 #include <heed/nn/parameter.hpp>
 

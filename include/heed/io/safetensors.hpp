@@ -8,22 +8,7 @@
 ///     const heed::Tensor<float, 2> weight = file.read<float, 2>("embeddings.weight");
 ///     heed::save_safetensors("copy.safetensors", {{"embeddings.weight", weight}}, {{"made by", "me"}});
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <optional>
 #include <set>
-#include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include <heed/core/simd.hpp>
 #include <heed/io/file.hpp>

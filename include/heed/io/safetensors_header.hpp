@@ -12,20 +12,8 @@
 /// Files may be malicious. The parser accepts only this grammar and no other JSON, so that its recursion depth is
 /// bounded, and every length is checked before use.
 
-#include <algorithm>
-#include <array>
 #include <bit>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include <heed/core/core.hpp>
 #include <heed/io/json.hpp>

@@ -4,12 +4,8 @@
 /// @file
 /// AnyMask: an owning mask of any type, for masks that are chosen at run time.
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <new>
-#include <type_traits>
-#include <utility>
 
 #include <heed/mask/basic.hpp>
 

@@ -4,7 +4,6 @@
 /// @file
 /// The common masks: NoMask, Causal, Window, Padding, DocumentMask. Ranges alone describe each of them.
 
-#include <algorithm>
 #include <optional>
 
 #include <heed/mask/concept.hpp>

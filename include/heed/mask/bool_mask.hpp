@@ -4,9 +4,6 @@
 /// @file
 /// BoolMask: a mask from a boolean matrix.
 
-#include <cstdint>
-#include <type_traits>
-
 #include <heed/core/arguments.hpp>
 #include <heed/mask/concept.hpp>
 

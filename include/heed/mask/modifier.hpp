@@ -20,12 +20,7 @@
 ///
 /// then(a, b, ...) applies several, left to right; heed::modifier(f) makes one from a function.
 
-#include <algorithm>
 #include <cmath>
-#include <concepts>
-#include <limits>
-#include <type_traits>
-#include <utility>
 
 #include <heed/core/arguments.hpp>
 #include <heed/core/simd.hpp>

@@ -4,11 +4,6 @@
 /// @file
 /// Sparse attention patterns for long sequences: Strided and GlobalTokens.
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <optional>
-
 #include <heed/mask/basic.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -5,14 +5,7 @@
 /// Activations as layers (ReLU, GELU, GELUTanh, SiLU) and as functions (relu, gelu, gelu_tanh, silu) of any TensorLike.
 /// core/activation.hpp has the formulas, their errors and the derivatives.
 
-#include <algorithm>
-#include <cmath>
-#include <concepts>
-#include <string_view>
-#include <type_traits>
-
 #include <heed/core/activation.hpp>
-#include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>

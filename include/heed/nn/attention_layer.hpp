@@ -5,12 +5,6 @@
 /// Heads as views of a projection, and AttentionLayer: the public calls of a layer with one input and an attention
 /// value.
 
-#include <cmath>
-#include <optional>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-
 #include <heed/attention/any_attention.hpp>
 #include <heed/nn/layer.hpp>
 
@@ -95,7 +89,7 @@ class AttentionLayer : public Layer<Derived> {
     detail::check_elements<T, X>();
     detail::check_parts<Parts...>();
     detail::OwnContext<Parts...> own;
-    Context& context = detail::pick<detail::IsContext>(own, parts...);
+    Context& context = detail::pick<detail::Part::Context>(own, parts...);
     return detail::apply<T>(
         self().output_width(detail::width_of(x)), context,
         [&](const auto& in, const auto& y) { forward(in, detail::attention_of(parts...), y, context); }, x);

@@ -4,12 +4,6 @@
 /// @file
 /// Dropout as a layer.
 
-#include <algorithm>
-#include <cstdint>
-#include <optional>
-#include <string_view>
-
-#include <heed/core/simd.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>
 

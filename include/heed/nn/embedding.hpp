@@ -4,11 +4,7 @@
 /// @file
 /// Embedding: one row of a table for each id.
 
-#include <algorithm>
-#include <optional>
 #include <span>
-#include <string_view>
-#include <type_traits>
 
 #include <heed/nn/module.hpp>
 #include <heed/nn/rows.hpp>

@@ -4,15 +4,9 @@
 /// @file
 /// FeedForward: the two projections, plain or gated, that a transformer block applies to each token.
 
-#include <cstddef>
-#include <optional>
-#include <string_view>
-
-#include <heed/core/activation.hpp>
 #include <heed/nn/activation.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/linear.hpp>
-#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 

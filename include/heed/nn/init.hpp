@@ -13,13 +13,7 @@
 ///
 /// Each function takes a parameter, or a matrix view (out, in) so that the parts of a joint weight can start apart.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include <heed/core/simd.hpp>
 #include <heed/nn/parameter.hpp>

@@ -23,11 +23,6 @@
 /// A cache borrows x: it must live, unchanged, until the backward. dx may be kNotWanted where the input needs no
 /// gradient. A second backward with one cache gives the same gradients again, and adds them.
 
-#include <concepts>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-
 #include <heed/nn/module.hpp>
 
 HEED_NAMESPACE_BEGIN

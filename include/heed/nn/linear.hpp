@@ -4,10 +4,6 @@
 /// @file
 /// Linear: y = x·Wᵀ + b; and the products, packed copies and gradients that larger layers share with it.
 
-#include <algorithm>
-#include <cstdint>
-#include <string_view>
-
 #include <heed/core/activation.hpp>
 #include <heed/core/gemm.hpp>
 #include <heed/nn/layer.hpp>

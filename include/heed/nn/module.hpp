@@ -23,13 +23,6 @@
 ///   heed::AdamW<float> optimizer(model, {.learning_rate = 1e-3});
 ///   heed::save_parameters(model, "model.safetensors");
 
-#include <cstddef>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <vector>
-
 #include <heed/nn/init.hpp>
 
 HEED_NAMESPACE_BEGIN

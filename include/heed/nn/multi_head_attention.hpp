@@ -4,13 +4,6 @@
 /// @file
 /// MultiHeadAttention: self- and cross-attention with projections; grouped and multi-query heads.
 
-#include <array>
-#include <cstddef>
-#include <optional>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-
 #include <heed/attention/attention.hpp>
 #include <heed/nn/attention_layer.hpp>
 #include <heed/nn/linear.hpp>
@@ -141,7 +134,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     detail::check_elements<T, Q, K, V>();
     detail::check_parts<Parts...>();
     detail::OwnContext<Parts...> own;
-    Context& context = detail::pick<detail::IsContext>(own, parts...);
+    Context& context = detail::pick<detail::Part::Context>(own, parts...);
     return detail::apply<T>(
         options_.embed_dim, context,
         [&](const In& q, const In& k, const In& v, const Out& y) {
@@ -157,7 +150,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   requires(!TensorLike<Parts> && ...)
   auto with_weights(const X& x, Parts&&... parts) const {
     detail::OwnContext<Parts...> own;
-    Context& context = detail::pick<detail::IsContext>(own, parts...);
+    Context& context = detail::pick<detail::Part::Context>(own, parts...);
     const Workspace::Frame frame(context.workspace());
     const In view = detail::read_as<3>(x, context.workspace());
     return result_with_weights<X>(view, view, view, context, parts...);
@@ -166,7 +159,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   template <TensorLike Q, TensorLike K, TensorLike V, class... Parts>
   auto with_weights(const Q& query, const K& key, const V& value, Parts&&... parts) const {
     detail::OwnContext<Parts...> own;
-    Context& context = detail::pick<detail::IsContext>(own, parts...);
+    Context& context = detail::pick<detail::Part::Context>(own, parts...);
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
     return result_with_weights<Q>(detail::read_as<3>(query, workspace), detail::read_as<3>(key, workspace),
@@ -178,9 +171,9 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   /// when the inputs don't fit the layer or each other, or y is not (B, Lq, E); ValueError when y overlaps an input.
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Y, class... Rest>
   void forward(const Q& query, const K& key, const V& value, Y&& y, Rest&&... rest) const {
-    static_assert(detail::count_v<detail::IsContext, Rest...> == 1,
+    static_assert(detail::count_v<detail::Part::Context, Rest...> == 1,
                   "heed::MultiHeadAttention: forward takes one Context, after the other arguments");
-    Context& context = detail::pick<detail::IsContext>(detail::kNoMask, rest...);
+    Context& context = detail::pick<detail::Part::Context>(detail::kNoMask, rest...);
     detail::check_elements<T, Q, K, V, Y>();
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);

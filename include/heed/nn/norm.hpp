@@ -4,12 +4,6 @@
 /// @file
 /// Normalization of each token's vector: LayerNorm and RMSNorm.
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <string_view>
-
-#include <heed/core/simd.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>
 

@@ -4,13 +4,6 @@
 /// @file
 /// Parameter: a trainable value with its gradient; and the names of parameters.
 
-#include <algorithm>
-#include <atomic>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <utility>
-
 #include <heed/core/core.hpp>
 
 HEED_NAMESPACE_BEGIN

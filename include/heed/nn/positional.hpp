@@ -5,12 +5,6 @@
 /// Positional encodings added to the input: SinusoidalPositions and LearnedPositions; and Positions, the places of the
 /// tokens of a call. RotaryEmbedding, which turns queries and keys instead, is in nn/rotary.hpp.
 
-#include <algorithm>
-#include <cmath>
-#include <string_view>
-#include <type_traits>
-
-#include <heed/core/simd.hpp>
 #include <heed/mask/concept.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>

@@ -4,21 +4,9 @@
 /// @file
 /// RNN, LSTM and GRU: several layers, both directions, sequences of several lengths, with their gradients through time.
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include <heed/core/gemm.hpp>
 #include <heed/nn/linear.hpp>
 #include <heed/nn/recurrent_cell.hpp>
 #include <heed/nn/recurrent_sequences.hpp>
-#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -5,10 +5,6 @@
 /// The cells of recurrent layers: one step of one sequence, forward and backward. RNN, LSTM and GRU differ in nothing
 /// else; nn/recurrent.hpp runs any of them.
 
-#include <string_view>
-#include <type_traits>
-
-#include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 #include <heed/nn/rows.hpp>
 

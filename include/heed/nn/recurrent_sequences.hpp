@@ -5,11 +5,8 @@
 /// PackedSequences: the order in which a recurrent layer runs through sequences of several lengths, step by step and
 /// the longest first, so that the sequences that a step still reaches are the first rows of every state.
 
-#include <algorithm>
-#include <cstddef>
 #include <numeric>
 #include <span>
-#include <string_view>
 
 #include <heed/nn/rows.hpp>
 

@@ -4,15 +4,7 @@
 /// @file
 /// RotaryEmbedding: turns queries and keys by their positions.
 
-#include <algorithm>
-#include <cmath>
-#include <optional>
-#include <type_traits>
-#include <utility>
-
-#include <heed/core/simd.hpp>
 #include <heed/nn/positional.hpp>
-#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -7,10 +7,6 @@
 /// Sums over rows (the gradient of a bias or of a norm's weight) are cut by the extents alone, never by the number of
 /// threads, so gradients have the same bits for any executor.
 
-#include <algorithm>
-#include <cstdlib>
-#include <type_traits>
-
 #include <heed/core/core.hpp>
 #include <heed/core/simd.hpp>
 

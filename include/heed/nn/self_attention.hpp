@@ -4,14 +4,9 @@
 /// @file
 /// SelfAttention: the textbook layer, one head.
 
-#include <algorithm>
-#include <optional>
-#include <string_view>
-
 #include <heed/attention/attention.hpp>
 #include <heed/nn/attention_layer.hpp>
 #include <heed/nn/linear.hpp>
-#include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -97,7 +92,7 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
     detail::check_elements<T, X>();
     detail::check_parts<Parts...>();
     detail::OwnContext<Parts...> own;
-    Context& context = detail::pick<detail::IsContext>(own, parts...);
+    Context& context = detail::pick<detail::Part::Context>(own, parts...);
     using Result = detail::result_t<X, T>;
     const Workspace::Frame frame(context.workspace());
     const auto in = detail::read_as<3>(x, context.workspace());

@@ -5,16 +5,8 @@
 /// Encoder and Decoder: stacks of transformer blocks. Names and defaults are those of PyTorch's TransformerEncoder and
 /// TransformerDecoder.
 
-#include <algorithm>
-#include <cstddef>
-#include <optional>
-#include <string_view>
 #include <tuple>
-#include <vector>
 
-#include <heed/nn/attention_layer.hpp>
-#include <heed/nn/norm.hpp>
-#include <heed/nn/rows.hpp>
 #include <heed/nn/transformer_layer.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -7,18 +7,9 @@
 /// Vaswani et al.: "Attention is all you need", 2017, section 3.1; the place of the norms: Xiong et al.: "On layer
 /// normalization in the transformer architecture", 2020.
 
-#include <cstddef>
-#include <string_view>
-#include <type_traits>
-
-#include <heed/attention/any_attention.hpp>
-#include <heed/core/vec_math.hpp>
-#include <heed/nn/attention_layer.hpp>
-#include <heed/nn/dropout.hpp>
 #include <heed/nn/feed_forward.hpp>
 #include <heed/nn/multi_head_attention.hpp>
 #include <heed/nn/norm.hpp>
-#include <heed/nn/rotary.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -5,9 +5,6 @@
 /// Saves and restores training state; resuming is bit-identical to not stopping.
 
 #include <charconv>
-#include <cstdint>
-#include <string>
-#include <string_view>
 #include <system_error>
 #include <vector>
 

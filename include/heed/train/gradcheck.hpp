@@ -4,13 +4,6 @@
 /// @file
 /// gradcheck(): compares gradients with central differences.
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include <heed/train/parameter_list.hpp>
 
 HEED_NAMESPACE_BEGIN

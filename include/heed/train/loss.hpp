@@ -4,13 +4,7 @@
 /// @file
 /// Loss functions with gradients: cross entropy and mean squared error.
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <optional>
 #include <span>
-#include <type_traits>
-#include <utility>
 
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>

@@ -12,15 +12,6 @@
 ///       optimizer.step(context, {.clip = 1});
 ///     }
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <heed/core/simd.hpp>
-#include <heed/nn/rows.hpp>
 #include <heed/train/parameter_list.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -4,11 +4,6 @@
 /// @file
 /// ParameterList: the parameters of a model in a fixed order. Gradient clipping by the global norm.
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include <heed/core/simd.hpp>

@@ -4,10 +4,7 @@
 /// @file
 /// A checked call of softmax attention as data: the paths compute from it.
 
-#include <cmath>
-#include <optional>
 #include <span>
-#include <type_traits>
 
 #include <heed/attention/common/modifier_ref.hpp>
 

@@ -5,12 +5,6 @@
 /// Argument checks shared by all kinds of attention; `function` names the caller in messages. The masks of linear and
 /// segmented attention: Causal, Padding, or both joined with &.
 
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <optional>
-#include <type_traits>
-
 #include <heed/attention/common/call.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -5,9 +5,6 @@
 /// ModifierRef: a score modifier behind one type, so that no kernel is compiled again for another modifier. It applies
 /// the modifier to one score (the reference path) or to tiles of scores (the kernels).
 
-#include <algorithm>
-#include <type_traits>
-
 #include <heed/core/core.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/mask/modifier.hpp>

@@ -8,11 +8,7 @@
 ///   attention(q, k, v, Causal{}, context)
 ///   attention(q, k, v, SoftCap(30), Scale{0.1})
 
-#include <concepts>
-#include <type_traits>
-
 #include <heed/attention/common/call.hpp>
-#include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -23,106 +19,70 @@ struct Scale {
 
 namespace detail {
 
+/// The kinds of parts. Value is Attention, LinearAttention, SegmentedAttention or AnyAttention; State is the running
+/// state of linear attention.
+enum class Part { None, Mask, Modifier, Scale, Options, Value, Cache, State, Context, FeatureMap, Segment, Pooling };
 template <class P>
-inline constexpr bool is_attention_value_v = false;
-template <class P>
-inline constexpr bool is_cache_v = false;
-template <class P>
-inline constexpr bool is_state_v = false;
-
-// The kinds of parts.
-struct IsMask {
-  template <class P>
-  static constexpr bool is = Mask<P>;
-};
-struct IsModifier {
-  template <class P>
-  static constexpr bool is = Modifier<P>;
-};
-struct IsScale {
-  template <class P>
-  static constexpr bool is = std::is_same_v<P, Scale>;
-};
-struct IsOptions {
-  template <class P>
-  static constexpr bool is = std::is_same_v<P, AttentionOptions>;
-};
-/// Attention, LinearAttention, SegmentedAttention or AnyAttention.
-struct IsValue {
-  template <class P>
-  static constexpr bool is = is_attention_value_v<P>;
-};
-struct IsCache {
-  template <class P>
-  static constexpr bool is = is_cache_v<P>;
-};
-/// The running state of linear attention.
-struct IsState {
-  template <class P>
-  static constexpr bool is = is_state_v<P>;
-};
-struct IsContext {
-  template <class P>
-  static constexpr bool is = std::is_same_v<P, Context>;
-};
+inline constexpr Part kind_v = Mask<P>                               ? Part::Mask
+                               : Modifier<P>                         ? Part::Modifier
+                               : std::is_same_v<P, Scale>            ? Part::Scale
+                               : std::is_same_v<P, AttentionOptions> ? Part::Options
+                               : std::is_same_v<P, Context>          ? Part::Context
+                                                                     : Part::None;
 
 /// How many of the parts are of a kind.
-template <class Kind, class... P>
-inline constexpr int count_v = (0 + ... + static_cast<int>(Kind::template is<std::remove_cvref_t<P>>));
+template <Part Kind, class... P>
+inline constexpr int count_v = (0 + ... + static_cast<int>(kind_v<std::remove_cvref_t<P>> == Kind));
 
 /// The part of a kind; `fallback` if there is none.
-template <class Kind, class Default>
+template <Part Kind, class Default>
 constexpr Default& pick(Default& fallback) {
   return fallback;
 }
-template <class Kind, class Default, class First, class... Rest>
+template <Part Kind, class Default, class First, class... Rest>
 constexpr auto& pick(Default& fallback, First& first, Rest&... rest) {
-  if constexpr (Kind::template is<std::remove_cvref_t<First>>)
+  if constexpr (kind_v<std::remove_cvref_t<First>> == Kind)
     return first;
   else
     return pick<Kind>(fallback, rest...);
 }
-template <class Kind, class Default, class... P>
+template <Part Kind, class Default, class... P>
 using pick_t = std::remove_cvref_t<decltype(pick<Kind>(std::declval<Default&>(), std::declval<P&>()...))>;
 
 /// The context of a call that gives none; nothing if a context is among the parts.
 struct NoContext {};
 template <class... P>
-using OwnContext = std::conditional_t<count_v<IsContext, P...> == 0, Context, NoContext>;
+using OwnContext = std::conditional_t<count_v<Part::Context, P...> == 0, Context, NoContext>;
 
-/// The parts that Attention holds.
+/// True for parts that Attention holds.
 template <class... P>
-inline constexpr bool are_terms_v =
-    count_v<IsMask, P...> + count_v<IsModifier, P...> + count_v<IsScale, P...> + count_v<IsOptions, P...> ==
-    sizeof...(P);
+inline constexpr bool are_terms_v = ((kind_v<P> == Part::Mask || kind_v<P> == Part::Modifier ||
+                                      kind_v<P> == Part::Scale || kind_v<P> == Part::Options) &&
+                                     ...);
 
 template <class... P>
 consteval void check_terms() {
-  static_assert(count_v<IsMask, P...> <= 1, "heed: two masks were given; combine them with & or |");
-  static_assert(count_v<IsModifier, P...> <= 1, "heed: two score modifiers were given; chain them with then(a, b)");
-  static_assert(count_v<IsScale, P...> + count_v<IsOptions, P...> <= 1,
+  static_assert(count_v<Part::Mask, P...> <= 1, "heed: two masks were given; combine them with & or |");
+  static_assert(count_v<Part::Modifier, P...> <= 1, "heed: two score modifiers were given; chain them with then(a, b)");
+  static_assert(count_v<Part::Scale, P...> + count_v<Part::Options, P...> <= 1,
                 "heed: the scale was given twice; give Scale or AttentionOptions once");
 }
 
 /// Compile-time checks of the parts of a call, one sentence for each mistake.
 template <class... P>
 consteval void check_parts() {
-  constexpr int known = count_v<IsMask, P...> + count_v<IsModifier, P...> + count_v<IsScale, P...> +
-                        count_v<IsOptions, P...> + count_v<IsValue, P...> + count_v<IsCache, P...> +
-                        count_v<IsState, P...> + count_v<IsContext, P...>;
-  static_assert(known == sizeof...(P),
+  static_assert(((kind_v<std::remove_cvref_t<P>> != Part::None) && ...),
                 "heed: an argument is not a part of an attention call: a mask, a score modifier, Scale{…}, "
                 "AttentionOptions{…}, an Attention value, a cache or a Context. A matrix of bool becomes a mask by "
                 "BoolMask::keep(m), a matrix of numbers a modifier by Bias(m)");
   check_terms<P...>();
-  static_assert(count_v<IsValue, P...> <= 1, "heed: two Attention values were given; give one");
-  static_assert(
-      count_v<IsValue, P...> == 0 ||
-          count_v<IsMask, P...> + count_v<IsModifier, P...> + count_v<IsScale, P...> + count_v<IsOptions, P...> == 0,
-      "heed: an Attention value was given and, next to it, a part that belongs into it: write "
-      "Attention(mask, modifier, Scale{…})");
-  static_assert(count_v<IsCache, P...> <= 1 && count_v<IsState, P...> <= 1, "heed: two caches were given; give one");
-  static_assert(count_v<IsContext, P...> <= 1, "heed: two contexts were given; give one");
+  static_assert(count_v<Part::Value, P...> <= 1, "heed: two Attention values were given; give one");
+  static_assert(count_v<Part::Value, P...> == 0 || !(are_terms_v<std::remove_cvref_t<P>> || ...),
+                "heed: an Attention value was given and, next to it, a part that belongs into it: write "
+                "Attention(mask, modifier, Scale{…})");
+  static_assert(count_v<Part::Cache, P...> <= 1 && count_v<Part::State, P...> <= 1,
+                "heed: two caches were given; give one");
+  static_assert(count_v<Part::Context, P...> <= 1, "heed: two contexts were given; give one");
 }
 
 inline constexpr NoMask kNoMask{};
@@ -131,8 +91,8 @@ inline constexpr NoModifier kNoModifier{};
 template <class... P>
 AttentionOptions options_of(const P&... parts) {
   AttentionOptions none;
-  AttentionOptions options = pick<IsOptions>(none, parts...);
-  if constexpr (count_v<IsScale, P...> == 1) options.scale = pick<IsScale>(none, parts...).value;
+  AttentionOptions options = pick<Part::Options>(none, parts...);
+  if constexpr (count_v<Part::Scale, P...> == 1) options.scale = pick<Part::Scale>(none, parts...).value;
   return options;
 }
 
@@ -150,8 +110,8 @@ class Attention {
   template <class... P>
   requires(detail::are_terms_v<P...>)
   explicit Attention(const P&... parts)
-      : mask(detail::pick<detail::IsMask>(detail::kNoMask, parts...)),
-        modifier(detail::pick<detail::IsModifier>(detail::kNoModifier, parts...)),
+      : mask(detail::pick<detail::Part::Mask>(detail::kNoMask, parts...)),
+        modifier(detail::pick<detail::Part::Modifier>(detail::kNoModifier, parts...)),
         options(detail::options_of(parts...)) {
     detail::check_terms<P...>();
   }
@@ -165,21 +125,22 @@ class Attention {
 };
 /// Attention(parts...) takes its types from the parts.
 template <class... P>
-Attention(const P&...)
-    -> Attention<detail::pick_t<detail::IsMask, NoMask, P...>, detail::pick_t<detail::IsModifier, NoModifier, P...>>;
+Attention(const P&...) -> Attention<detail::pick_t<detail::Part::Mask, NoMask, P...>,
+                                    detail::pick_t<detail::Part::Modifier, NoModifier, P...>>;
 
 namespace detail {
 
 template <class M, class F>
-inline constexpr bool is_attention_value_v<Attention<M, F>> = true;
+inline constexpr Part kind_v<Attention<M, F>> = Part::Value;
 
 /// The Attention value of a call: the one given, or one made of the other parts.
 template <class... P>
 decltype(auto) attention_of(const P&... parts) {
-  if constexpr (count_v<IsValue, P...> == 1)
-    return pick<IsValue>(kNoMask, parts...);
+  if constexpr (count_v<Part::Value, P...> == 1)
+    return pick<Part::Value>(kNoMask, parts...);
   else
-    return Attention(pick<IsMask>(kNoMask, parts...), pick<IsModifier>(kNoModifier, parts...), options_of(parts...));
+    return Attention(pick<Part::Mask>(kNoMask, parts...), pick<Part::Modifier>(kNoModifier, parts...),
+                     options_of(parts...));
 }
 
 }  // namespace detail

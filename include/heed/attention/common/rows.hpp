@@ -4,9 +4,6 @@
 /// @file
 /// Rows of a tensor without its element type: the kernels see float or double, whatever is stored.
 
-#include <cstddef>
-#include <type_traits>
-
 #include <heed/core/core.hpp>
 #include <heed/core/simd.hpp>
 

@@ -8,9 +8,6 @@
 ///
 /// The borders of chunks depend on the shape alone, and sums over chunks are added in order.
 
-#include <algorithm>
-#include <cmath>
-
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/linear/call.hpp>
 #include <heed/core/activation.hpp>

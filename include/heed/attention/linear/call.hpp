@@ -4,10 +4,6 @@
 /// @file
 /// One call of linear attention as data: what the entry has checked and the paths compute from.
 
-#include <algorithm>
-#include <cmath>
-#include <optional>
-
 #include <heed/attention/common/call.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -18,15 +18,8 @@
 /// Shapes and types are those of attention/attention.hpp. A query with the denominator 0 sees nothing, and its output
 /// is 0. A hidden pair (later keys of a causal call, padding) has no effect, whatever it holds.
 
-#include <algorithm>
-#include <optional>
-#include <type_traits>
-
-#include <heed/attention/any_attention.hpp>
 #include <heed/attention/attention.hpp>
-#include <heed/attention/common/checks.hpp>
 #include <heed/attention/linear/blocked.hpp>
-#include <heed/attention/linear/call.hpp>
 #include <heed/attention/linear/reference.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -65,6 +58,13 @@ class LinearAttentionState {
   Tensor<A, 3> sums_;
 };
 
+namespace detail {
+
+template <>
+inline constexpr Part kind_v<FeatureMap> = Part::FeatureMap;
+
+}  // namespace detail
+
 /// Linear attention as a value, for attention() and for layers. Made of a mask (Causal, Padding, or both joined with &;
 /// causal needs Lq = Lk) and a FeatureMap, in any order.
 class LinearAttention {
@@ -73,8 +73,8 @@ class LinearAttention {
   template <class... P>
   requires((Mask<P> || std::is_same_v<P, FeatureMap>) && ...)
   explicit LinearAttention(const P&... parts)
-      : mask_(detail::pick<detail::IsMask>(detail::kNoMask, parts...)),
-        feature_map_(detail::pick<IsFeatureMap>(kDefaultMap, parts...)) {
+      : mask_(detail::pick<detail::Part::Mask>(detail::kNoMask, parts...)),
+        feature_map_(detail::pick<detail::Part::FeatureMap>(kDefaultMap, parts...)) {
     detail::check_terms<std::conditional_t<Mask<P>, P, NoModifier>...>();
   }
 
@@ -89,10 +89,6 @@ class LinearAttention {
  private:
   static constexpr FeatureMap kDefaultMap = FeatureMap::EluPlusOne;
   static constexpr detail::CallChecks kCheck{"heed::LinearAttention"};
-  struct IsFeatureMap {
-    template <class P>
-    static constexpr bool is = std::is_same_v<P, FeatureMap>;
-  };
 
   detail::LinearTerms bind(const AttentionShape& shape) const {
     const detail::SequenceMask mask = mask_.bind(kCheck.function, shape);
@@ -106,9 +102,9 @@ class LinearAttention {
 namespace detail {
 
 template <>
-inline constexpr bool is_attention_value_v<LinearAttention> = true;
+inline constexpr Part kind_v<LinearAttention> = Part::Value;
 template <class T>
-inline constexpr bool is_state_v<LinearAttentionState<T>> = true;
+inline constexpr Part kind_v<LinearAttentionState<T>> = Part::State;
 
 }  // namespace detail
 

@@ -5,8 +5,6 @@
 /// Linear attention the naive way, one position after the other, for any scalar: the specification that the chunked
 /// path is tested against. O(L·Dk·Dv) time, O(Dk·Dv) memory.
 
-#include <algorithm>
-
 #include <heed/attention/linear/call.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -4,17 +4,9 @@
 /// @file
 /// What segmented attention is made of: who sees what, and one summary for each segment, forward and backward.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <optional>
-
 #include <heed/attention/linear/call.hpp>
 #include <heed/core/activation.hpp>
 #include <heed/core/gemm/driver.hpp>
-#include <heed/core/simd.hpp>
-#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -16,14 +16,7 @@
 ///
 /// Shapes and types are those of attention/attention.hpp with Lq = Lk = L. L need not be a multiple of S.
 
-#include <algorithm>
-#include <cmath>
-#include <optional>
-#include <type_traits>
-
-#include <heed/attention/any_attention.hpp>
 #include <heed/attention/attention.hpp>
-#include <heed/attention/common/checks.hpp>
 #include <heed/attention/segmented/pooling.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -75,22 +68,15 @@ LearnedPooling(X&&) -> LearnedPooling<scalar_of_t<std::remove_reference_t<X>>>;
 
 namespace detail {
 
-struct IsSegment {
-  template <class P>
-  static constexpr bool is = std::is_same_v<P, Segment>;
-};
-template <class P>
-inline constexpr bool is_pooling_v = false;
+template <>
+inline constexpr Part kind_v<Segment> = Part::Segment;
 template <class T>
-inline constexpr bool is_pooling_v<LearnedPooling<T>> = true;
-struct IsPooling {
-  template <class P>
-  static constexpr bool is = is_pooling_v<P>;
-};
+inline constexpr Part kind_v<LearnedPooling<T>> = Part::Pooling;
 inline constexpr MeanPooling kMeanPooling{};
 
 template <class P>
-inline constexpr bool is_segmented_part_v = Mask<P> || IsScale::is<P> || IsSegment::is<P> || IsPooling::is<P>;
+inline constexpr bool is_segmented_part_v =
+    Mask<P> || kind_v<P> == Part::Scale || kind_v<P> == Part::Segment || kind_v<P> == Part::Pooling;
 
 /// f(from, to) for the elements of two tensors of one shape; where `to` has no memory, for none.
 template <class X, class Y, class F>
@@ -187,10 +173,10 @@ class SegmentedAttention {
   template <class... Parts>
   requires(detail::is_segmented_part_v<Parts> && ...)
   explicit SegmentedAttention(const Parts&... parts)
-      : mask_(detail::pick<detail::IsMask>(detail::kNoMask, parts...)),
-        segment_(detail::pick<detail::IsSegment>(kDefaultSegment, parts...).length),
+      : mask_(detail::pick<detail::Part::Mask>(detail::kNoMask, parts...)),
+        segment_(detail::pick<detail::Part::Segment>(kDefaultSegment, parts...).length),
         scale_(detail::options_of(parts...).scale),
-        pooling_(detail::pick<detail::IsPooling>(detail::kMeanPooling, parts...)) {
+        pooling_(detail::pick<detail::Part::Pooling>(detail::kMeanPooling, parts...)) {
     HEED_CHECK(segment_ >= 0, ValueError, kCheck.function, ": segment = ", segment_,
                " counts positions and can't be negative; 0 is the default");
   }
@@ -246,12 +232,12 @@ class SegmentedAttention {
 };
 /// The pooling is that among the parts, else MeanPooling.
 template <class... Parts>
-SegmentedAttention(const Parts&...) -> SegmentedAttention<detail::pick_t<detail::IsPooling, MeanPooling, Parts...>>;
+SegmentedAttention(const Parts&...) -> SegmentedAttention<detail::pick_t<detail::Part::Pooling, MeanPooling, Parts...>>;
 
 namespace detail {
 
 template <class P>
-inline constexpr bool is_attention_value_v<SegmentedAttention<P>> = true;
+inline constexpr Part kind_v<SegmentedAttention<P>> = Part::Value;
 
 }  // namespace detail
 

@@ -9,14 +9,7 @@
 /// The parts and the borders of tiles depend on the shape alone and sums are merged in order, so the gradients have the
 /// same bits whoever computes them.
 
-#include <algorithm>
-#include <cmath>
-#include <memory>
-#include <type_traits>
-
-#include <heed/attention/common/rows.hpp>
 #include <heed/attention/softmax/backward_tile.hpp>
-#include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -8,18 +8,8 @@
 ///   dqᵀ += dSᵀ·K, dk += dS·Q, dv += P·do
 /// The first three products have the queries in the lanes, the last two the widths.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <span>
-
 #include <heed/attention/common/call.hpp>
-#include <heed/attention/common/rows.hpp>
-#include <heed/attention/softmax/key_list.hpp>
 #include <heed/attention/softmax/lane_kernels.hpp>
-#include <heed/core/simd.hpp>
-#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 

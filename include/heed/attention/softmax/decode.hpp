@@ -7,13 +7,7 @@
 /// several threads. Each chunk leaves its maximum, sum and values; chunks are merged in order, so the bits never depend
 /// on who ran them (after FlashDecoding; Dao et al., 2023).
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <memory>
-
 #include <heed/attention/softmax/decode_rows.hpp>
-#include <heed/attention/softmax/problem.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -5,15 +5,8 @@
 /// The decode kernel: a few query rows meet a tile of keys. What is plentiful stands in the lanes, the width of a head;
 /// keys and values are read once for all rows, straight from their storage type.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-
 #include <heed/attention/softmax/key_list.hpp>
 #include <heed/attention/softmax/problem.hpp>
-#include <heed/core/simd.hpp>
-#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -8,12 +8,6 @@
 /// tiles that a block does not see cost it nothing. Tile borders are multiples of the tile's size and depend on Dk and
 /// Dv alone, so a query's sums are cut in the same places whatever stands beside it and whoever runs it.
 
-#include <algorithm>
-#include <cstddef>
-#include <memory>
-#include <type_traits>
-
-#include <heed/attention/softmax/problem.hpp>
 #include <heed/attention/softmax/query_block.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -5,12 +5,8 @@
 /// Products between a block of queries that stand in the vector lanes and rows that are read where they lie, broadcast
 /// element by element: nothing is packed but the queries. Forward and backward are made of them.
 
-#include <algorithm>
-#include <cmath>
-
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/softmax/key_list.hpp>
-#include <heed/core/simd.hpp>
 
 HEED_NAMESPACE_BEGIN
 

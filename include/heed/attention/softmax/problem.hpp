@@ -5,13 +5,8 @@
 /// A call as the kernels take it: without the types of its tensors. Kernels are compiled once for each compute type;
 /// storage types come in as row readers, masks as ranges and words, modifiers as functions on scores.
 
-#include <algorithm>
-#include <cmath>
-
 #include <heed/attention/common/call.hpp>
 #include <heed/attention/common/rows.hpp>
-#include <heed/core/simd.hpp>
-#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -17,15 +17,8 @@
 /// Without a modifier, the scale is part of the exponent, so that scores are the plain dot products: a scaled copy of
 /// the queries would round them once more, which large scores show.
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include <heed/attention/softmax/key_list.hpp>
 #include <heed/attention/softmax/lane_kernels.hpp>
 #include <heed/attention/softmax/problem.hpp>
-#include <heed/core/simd.hpp>
-#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 

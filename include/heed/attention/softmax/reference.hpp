@@ -5,14 +5,7 @@
 /// The naive path: one row of scores at a time, for any scalar, mask and modifier. It is the specification that every
 /// fast path is tested against, so it is written to be read.
 
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-
 #include <heed/attention/common/call.hpp>
-#include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -5,10 +5,6 @@
 /// Selects the path of a softmax attention call: the reference path or one of the kernels. The shape alone selects the
 /// kernel, so a call has the same bits on any machine load and any number of threads.
 
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-
 #include <heed/attention/common/checks.hpp>
 #include <heed/attention/softmax/backward.hpp>
 #include <heed/attention/softmax/decode.hpp>

@@ -4,14 +4,8 @@
 /// @file
 /// The loops around the register tile, and how threads share them.
 
-#include <algorithm>
-
 #include <heed/core/context.hpp>
 #include <heed/core/gemm/micro_kernel.hpp>
-#include <heed/core/gemm/packing.hpp>
-#include <heed/core/parallel.hpp>
-#include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN
 

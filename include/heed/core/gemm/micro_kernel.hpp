@@ -5,15 +5,8 @@
 /// The register tile: the one loop in which products are computed, with its epilogue: bias, activation, residual and
 /// accumulation, applied to a product on its way to C.
 
-#include <algorithm>
-#include <array>
-#include <utility>
-
 #include <heed/core/activation.hpp>
 #include <heed/core/gemm/packing.hpp>
-#include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/vec_math.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -5,8 +5,6 @@
 /// The sizes of a product's building blocks, which fit the registers and the caches, and packing: rows of A or columns
 /// of B that one register tile reads together are copied next to each other.
 
-#include <algorithm>
-
 #include <heed/core/parallel.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
