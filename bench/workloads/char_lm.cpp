@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <heed/train/clip.hpp>
 #include <heed/train/loss.hpp>
 #include <heed/train/optimizer.hpp>
+#include <heed/train/parameter_list.hpp>
 
 #include "machine.hpp"
 #include "workload.hpp"

@@ -12,8 +12,8 @@
 
 #include <heed/nn/activation_checkpoint.hpp>
 #include <heed/train/checkpoint.hpp>
-#include <heed/train/clip.hpp>
 #include <heed/train/loss.hpp>
+#include <heed/train/parameter_list.hpp>
 
 #include "../common/tensors.hpp"
 

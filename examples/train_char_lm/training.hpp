@@ -9,7 +9,6 @@
 #include <heed/io/safetensors.hpp>
 #include <heed/train/monitor.hpp>
 #include <heed/train/optimizer.hpp>
-#include <heed/train/schedule.hpp>
 
 #include "../common/loss_curve.hpp"
 #include "char_lm.hpp"

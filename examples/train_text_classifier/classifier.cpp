@@ -7,10 +7,9 @@
 #include <heed/mask/basic.hpp>
 #include <heed/nn/activation_checkpoint.hpp>
 #include <heed/nn/init.hpp>
-#include <heed/train/clip.hpp>
 #include <heed/train/loss.hpp>
 #include <heed/train/optimizer.hpp>
-#include <heed/train/schedule.hpp>
+#include <heed/train/parameter_list.hpp>
 
 #include "../common/tensors.hpp"
 

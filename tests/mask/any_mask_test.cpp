@@ -13,8 +13,8 @@
 #include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/bool_mask.hpp>
+#include <heed/mask/concept.hpp>
 #include <heed/mask/sparse.hpp>
-#include <heed/mask/to_string.hpp>
 
 #include "common/allocation_counter.hpp"
 

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include <heed/mask/basic.hpp>
+#include <heed/mask/concept.hpp>
 #include <heed/mask/sparse.hpp>
-#include <heed/mask/to_string.hpp>
 
 #include "common/message_of.hpp"
 

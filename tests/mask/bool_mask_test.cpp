@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/mask/bool_mask.hpp>
-#include <heed/mask/to_string.hpp>
+#include <heed/mask/concept.hpp>
 
 #include "common/message_of.hpp"
 #include "common/random_inputs.hpp"

@@ -13,7 +13,6 @@
 #include <heed/core/tensor.hpp>
 #include <heed/core/vec_math.hpp>
 #include <heed/mask/basic.hpp>
-#include <heed/mask/bias.hpp>
 #include <heed/mask/modifier.hpp>
 
 #include "common/message_of.hpp"

@@ -10,10 +10,10 @@
 #include <heed/compiled/recurrent.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/modifier.hpp>
+#include <heed/nn/attention_layer.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/feed_forward.hpp>
-#include <heed/nn/heads.hpp>
 #include <heed/nn/linear.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/positional.hpp>

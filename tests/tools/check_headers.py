@@ -13,6 +13,9 @@ import pathlib
 import re
 import sys
 
+# For users; a header inside a layer includes what it needs.
+UMBRELLAS = ["heed.hpp", "inspect.hpp", "compiled.hpp"]
+
 LAYERS = ["core", "mask", "attention", "nn", "io", "train", "inspect", "compiled"]
 
 # What else the headers of one path may include: the machine's instructions in one place, the system's memory mapping,

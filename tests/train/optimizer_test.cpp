@@ -6,9 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <heed/io/name_map.hpp>
-#include <heed/train/clip.hpp>
 #include <heed/train/optimizer.hpp>
-#include <heed/train/schedule.hpp>
+#include <heed/train/parameter_list.hpp>
 
 #include "common/golden.hpp"
 #include "nn/layer_checks.hpp"

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <heed/core/parallel.hpp>
-#include <heed/train/clip.hpp>
 #include <heed/train/loss.hpp>
 #include <heed/train/optimizer.hpp>
+#include <heed/train/parameter_list.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "nn/layer_checks.hpp"

@@ -9,10 +9,10 @@
 #include <gtest/gtest.h>
 
 #include <heed/train/checkpoint.hpp>
-#include <heed/train/clip.hpp>
 #include <heed/train/gradcheck.hpp>
 #include <heed/train/monitor.hpp>
 #include <heed/train/optimizer.hpp>
+#include <heed/train/parameter_list.hpp>
 
 #include "common/allocation_counter.hpp"
 #include "common/temporary_directory.hpp"

@@ -17,10 +17,9 @@
 #include <heed/nn/norm.hpp>
 #include <heed/nn/positional.hpp>
 #include <heed/nn/recurrent.hpp>
-#include <heed/train/clip.hpp>
 #include <heed/train/loss.hpp>
 #include <heed/train/optimizer.hpp>
-#include <heed/train/schedule.hpp>
+#include <heed/train/parameter_list.hpp>
 
 #include "common/tensors.hpp"
 

@@ -9,12 +9,7 @@
 #include <type_traits>
 
 #include <heed/attention/common/parts.hpp>
-#include <heed/attention/common/tensors.hpp>
-#include <heed/attention/softmax/run.hpp>
-#include <heed/core/buffer.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/inline_value.hpp>
+#include <heed/attention/softmax/select.hpp>
 #include <heed/mask/any_mask.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -26,12 +26,7 @@
 #include <utility>
 
 #include <heed/attention/any_attention.hpp>
-#include <heed/attention/common/parts.hpp>
-#include <heed/attention/common/tensors.hpp>
-#include <heed/attention/softmax/run.hpp>
-#include <heed/core/arguments.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
+#include <heed/attention/softmax/select.hpp>
 
 HEED_NAMESPACE_BEGIN
 

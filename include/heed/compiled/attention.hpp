@@ -4,7 +4,7 @@
 /// @file
 /// The kernels that heed::compiled holds: matrix products, and softmax attention, forward, backward and decode.
 
-#include <heed/attention/softmax/run.hpp>
+#include <heed/attention/softmax/select.hpp>
 #include <heed/compiled/uses_compiled.hpp>
 #include <heed/core/gemm.hpp>
 

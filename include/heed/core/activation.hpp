@@ -10,7 +10,6 @@
 #include <limits>
 #include <type_traits>
 
-#include <heed/core/config.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 

@@ -6,7 +6,6 @@
 
 #include <type_traits>
 
-#include <heed/core/config.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 

@@ -12,8 +12,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include <heed/core/config.hpp>
 #include <heed/core/observer.hpp>
 #include <heed/core/parallel.hpp>
 #include <heed/core/tensor.hpp>

@@ -11,14 +11,11 @@
 #include <type_traits>
 
 #include <heed/core/buffer.hpp>
-#include <heed/core/config.hpp>
 #include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
 #include <heed/core/gemm/driver.hpp>
-#include <heed/core/gemm/epilogue.hpp>
+#include <heed/core/gemm/micro_kernel.hpp>
 #include <heed/core/gemm/packing.hpp>
-#include <heed/core/gemm/tile_shape.hpp>
-#include <heed/core/isa.hpp>
+#include <heed/core/simd.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/core/workspace.hpp>
 

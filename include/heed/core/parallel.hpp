@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 
 HEED_NAMESPACE_BEGIN

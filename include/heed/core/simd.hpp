@@ -2,8 +2,9 @@
 #pragma once
 
 /// @file
-/// Vec<T>: one register of float or double. The only file that touches Eigen's packet layer, so that SSE, AVX, AVX-512
-/// and NEON come from one source. Integer steps use the compilers' vector types.
+/// The sizes that the instruction set sets, and Vec<T>: one register of float or double. The only file that touches
+/// Eigen's packet layer, so that SSE, AVX, AVX-512 and NEON come from one source. Integer steps use the compilers'
+/// vector types.
 ///
 /// g++ folds a vector load into every FMA that uses it, which loads it again each time; keep() pins the loaded value to
 /// a register. Constants gain from the same pin with g++ and lose with clang. Both were measured.
@@ -13,7 +14,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <heed/core/config.hpp>
 #include <heed/core/scalar.hpp>
 
 #if defined(__F16C__)
@@ -32,6 +32,63 @@
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// The sizes that the kernels take from the instruction set. They are chosen by measurement: larger register tiles
+/// spill, smaller ones wait for loads. docs/guide/instruction-sets.md explains how to add an instruction set. None of
+/// these changes the order in which a sum is added up.
+struct InstructionSet {
+  /// Vector registers.
+  int registers;
+  /// The register tile of gemm: rows × vectors accumulators, next to the vectors of one row of B and one element of A.
+  int product_rows, product_vectors;
+  /// Keys, or columns of V, that attention computes at once for one register of queries, and for two.
+  int lane_rows, lane_rows_of_two;
+  /// Registers whose exponentials are computed at once.
+  int exponentials;
+  /// The register tile of the sums dk and dv: keys × registers.
+  int outer_rows, outer_columns;
+};
+
+#if defined(EIGEN_VECTORIZE_AVX512)
+// 12 and 14 rows of a product were no faster than 8, and took longer to compile.
+inline constexpr InstructionSet kIsa{.registers = 32,
+                                     .product_rows = 8,
+                                     .product_vectors = 2,
+                                     .lane_rows = 8,
+                                     .lane_rows_of_two = 8,
+                                     .exponentials = 8,
+                                     .outer_rows = 6,
+                                     .outer_columns = 4};
+#elif defined(EIGEN_VECTORIZE_AVX)
+inline constexpr InstructionSet kIsa{.registers = 16,
+                                     .product_rows = 6,
+                                     .product_vectors = 2,
+                                     .lane_rows = 8,
+                                     .lane_rows_of_two = 6,
+                                     .exponentials = 4,
+                                     .outer_rows = 6,
+                                     .outer_columns = 2};
+#elif defined(EIGEN_VECTORIZE_NEON) && defined(__aarch64__)
+// g++ keeps all elements of A of a step in registers at once.
+inline constexpr InstructionSet kIsa{.registers = 32,
+                                     .product_rows = 5,
+                                     .product_vectors = 4,
+                                     .lane_rows = 8,
+                                     .lane_rows_of_two = 8,
+                                     .exponentials = 8,
+                                     .outer_rows = 6,
+                                     .outer_columns = 4};
+#else
+// SSE, 32-bit NEON, no vectors. Multiply and add are two instructions and need a temporary.
+inline constexpr InstructionSet kIsa{.registers = 16,
+                                     .product_rows = 2,
+                                     .product_vectors = 4,
+                                     .lane_rows = 8,
+                                     .lane_rows_of_two = 6,
+                                     .exponentials = 4,
+                                     .outer_rows = 6,
+                                     .outer_columns = 2};
+#endif
 
 template <class F, int... I>
 HEED_ALWAYS_INLINE void unroll_over(F&& f, std::integer_sequence<int, I...>) {
@@ -284,7 +341,3 @@ HEED_ALWAYS_INLINE void convert_row(const S* from, Index stride, Index n, T* to)
 }  // namespace detail
 
 HEED_NAMESPACE_END
-
-#if !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif

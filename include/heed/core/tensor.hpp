@@ -14,7 +14,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <heed/core/config.hpp>
 #include <heed/core/error.hpp>
 
 HEED_NAMESPACE_BEGIN

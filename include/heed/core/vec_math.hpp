@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <type_traits>
 
-#include <heed/core/config.hpp>
-#include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 
 HEED_NAMESPACE_BEGIN

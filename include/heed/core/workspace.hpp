@@ -12,8 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
 #include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN

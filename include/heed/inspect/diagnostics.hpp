@@ -20,10 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/inspect/recorder.hpp>
 #include <heed/io/json.hpp>
 

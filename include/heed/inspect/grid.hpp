@@ -13,14 +13,11 @@
 #include <string>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
 #include <heed/inspect/color.hpp>
 #include <heed/inspect/recorder.hpp>
 #include <heed/inspect/svg.hpp>
 #include <heed/io/atomic_file.hpp>
 #include <heed/io/json.hpp>
-#include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -16,11 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/arguments.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
 #include <heed/inspect/color.hpp>
 #include <heed/inspect/svg.hpp>
 #include <heed/io/atomic_file.hpp>

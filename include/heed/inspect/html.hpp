@@ -17,9 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/inspect/color.hpp>
 #include <heed/inspect/diagnostics.hpp>
 #include <heed/inspect/html/script.hpp>
@@ -27,7 +24,6 @@
 #include <heed/inspect/recorder.hpp>
 #include <heed/io/atomic_file.hpp>
 #include <heed/io/json.hpp>
-#include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -14,9 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
+#include <heed/core/core.hpp>
 #include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN

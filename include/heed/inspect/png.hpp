@@ -19,13 +19,10 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
 #include <heed/inspect/color.hpp>
 #include <heed/inspect/grid.hpp>
 #include <heed/inspect/recorder.hpp>
 #include <heed/io/atomic_file.hpp>
-#include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -16,11 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/finite_observer.hpp>
-#include <heed/core/tensor.hpp>
+#include <heed/core/core.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN

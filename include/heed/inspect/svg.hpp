@@ -10,8 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
+#include <heed/core/core.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN

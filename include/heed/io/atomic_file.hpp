@@ -14,8 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
+#include <heed/core/core.hpp>
 #include <heed/io/text.hpp>
 
 #if __has_include(<unistd.h>)

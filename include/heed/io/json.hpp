@@ -14,7 +14,6 @@
 #include <string_view>
 #include <utility>
 
-#include <heed/core/config.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -17,8 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
+#include <heed/core/core.hpp>
 #include <heed/io/text.hpp>
 
 #if __has_include(<sys/mman.h>)

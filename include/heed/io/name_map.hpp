@@ -21,11 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/io/safetensors.hpp>
-#include <heed/io/text.hpp>
 #include <heed/nn/parameter.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -25,15 +25,10 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/io/atomic_file.hpp>
 #include <heed/io/mapped_file.hpp>
 #include <heed/io/safetensors_header.hpp>
-#include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
 

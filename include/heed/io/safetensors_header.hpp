@@ -27,11 +27,8 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/scalar.hpp>
+#include <heed/core/core.hpp>
 #include <heed/io/json.hpp>
-#include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <optional>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
 #include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN

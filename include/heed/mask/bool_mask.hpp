@@ -8,9 +8,6 @@
 #include <type_traits>
 
 #include <heed/core/arguments.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN

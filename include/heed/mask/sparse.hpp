@@ -9,10 +9,7 @@
 #include <limits>
 #include <optional>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
 #include <heed/mask/basic.hpp>
-#include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN
 

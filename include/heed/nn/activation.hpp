@@ -11,11 +11,7 @@
 #include <type_traits>
 
 #include <heed/core/activation.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/nn/activation_backward.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>

@@ -9,8 +9,6 @@
 #include <type_traits>
 
 #include <heed/core/activation.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 #include <heed/nn/rows.hpp>

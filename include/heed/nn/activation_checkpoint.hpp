@@ -6,8 +6,7 @@
 
 #include <cstdint>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
+#include <heed/core/core.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -9,13 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/random.hpp>
-#include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>
 

@@ -10,16 +10,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include <heed/core/arguments.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/random.hpp>
-#include <heed/core/scalar.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/nn/init.hpp>
 #include <heed/nn/module.hpp>
-#include <heed/nn/parameter.hpp>
 #include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN

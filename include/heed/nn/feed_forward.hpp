@@ -9,16 +9,9 @@
 #include <string_view>
 
 #include <heed/core/activation.hpp>
-#include <heed/core/buffer.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
 #include <heed/nn/activation.hpp>
 #include <heed/nn/activation_backward.hpp>
 #include <heed/nn/dropout.hpp>
-#include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
 #include <heed/nn/rows.hpp>
 

@@ -21,11 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/nn/parameter.hpp>
 
 HEED_NAMESPACE_BEGIN

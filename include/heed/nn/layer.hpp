@@ -28,12 +28,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <heed/core/arguments.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
 #include <heed/nn/module.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -9,17 +9,8 @@
 #include <string_view>
 
 #include <heed/core/activation.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
 #include <heed/core/gemm.hpp>
-#include <heed/core/random.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
-#include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
-#include <heed/nn/module.hpp>
-#include <heed/nn/parameter.hpp>
 #include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN

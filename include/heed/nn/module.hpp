@@ -30,9 +30,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <heed/core/config.hpp>
 #include <heed/nn/init.hpp>
-#include <heed/nn/parameter.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -11,10 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include <heed/core/buffer.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
+#include <heed/core/core.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -10,17 +10,9 @@
 #include <string_view>
 #include <type_traits>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/random.hpp>
-#include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/mask/concept.hpp>
-#include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
-#include <heed/nn/parameter.hpp>
 #include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN

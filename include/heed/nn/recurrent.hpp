@@ -14,20 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/buffer.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
 #include <heed/core/gemm.hpp>
-#include <heed/core/random.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
-#include <heed/nn/init.hpp>
-#include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
-#include <heed/nn/module.hpp>
-#include <heed/nn/parameter.hpp>
-#include <heed/nn/recurrent_arguments.hpp>
 #include <heed/nn/recurrent_cell.hpp>
 #include <heed/nn/recurrent_sequences.hpp>
 #include <heed/nn/rows.hpp>

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <type_traits>
 
-#include <heed/core/config.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 #include <heed/nn/rows.hpp>

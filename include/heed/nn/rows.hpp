@@ -11,13 +11,8 @@
 #include <cstdlib>
 #include <type_traits>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/parallel.hpp>
-#include <heed/core/scalar.hpp>
+#include <heed/core/core.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -9,18 +9,8 @@
 #include <string_view>
 
 #include <heed/attention/attention.hpp>
-#include <heed/core/arguments.hpp>
-#include <heed/core/buffer.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
 #include <heed/nn/attention_layer.hpp>
-#include <heed/nn/init.hpp>
-#include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
-#include <heed/nn/parameter.hpp>
 #include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN

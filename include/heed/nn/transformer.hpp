@@ -12,16 +12,8 @@
 #include <tuple>
 #include <vector>
 
-#include <heed/core/arguments.hpp>
-#include <heed/core/buffer.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
 #include <heed/nn/activation_checkpoint.hpp>
 #include <heed/nn/attention_layer.hpp>
-#include <heed/nn/layer.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/rows.hpp>
 #include <heed/nn/transformer_layer.hpp>

@@ -12,18 +12,10 @@
 #include <type_traits>
 
 #include <heed/attention/any_attention.hpp>
-#include <heed/core/arguments.hpp>
-#include <heed/core/buffer.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/core/vec_math.hpp>
-#include <heed/core/workspace.hpp>
 #include <heed/nn/attention_layer.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/feed_forward.hpp>
-#include <heed/nn/layer.hpp>
 #include <heed/nn/multi_head_attention.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/rotary.hpp>

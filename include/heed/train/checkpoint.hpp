@@ -11,14 +11,9 @@
 #include <system_error>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
 #include <heed/io/name_map.hpp>
 #include <heed/io/safetensors.hpp>
-#include <heed/io/text.hpp>
 #include <heed/nn/activation_checkpoint.hpp>
-#include <heed/nn/parameter.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -11,9 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include <heed/core/config.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/train/parameter_list.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -12,14 +12,8 @@
 #include <type_traits>
 #include <utility>
 
-#include <heed/core/arguments.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/core/vec_math.hpp>
-#include <heed/core/workspace.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>
 

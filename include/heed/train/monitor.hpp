@@ -11,10 +11,6 @@
 #include <string>
 #include <string_view>
 
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/error.hpp>
-#include <heed/core/finite_observer.hpp>
 #include <heed/nn/activation_checkpoint.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -8,10 +8,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include <heed/core/config.hpp>
-#include <heed/core/scalar.hpp>
+#include <heed/core/core.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/mask/bias.hpp>
 #include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN

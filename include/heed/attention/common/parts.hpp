@@ -12,9 +12,6 @@
 #include <type_traits>
 
 #include <heed/attention/common/call.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/mask/basic.hpp>
 #include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -7,10 +7,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include <heed/core/config.hpp>
-#include <heed/core/scalar.hpp>
+#include <heed/core/core.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -14,12 +14,8 @@
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/linear/call.hpp>
 #include <heed/attention/linear/math.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
 #include <heed/core/gemm/driver.hpp>
-#include <heed/core/gemm/epilogue.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/core/workspace.hpp>
+#include <heed/core/gemm/micro_kernel.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -9,11 +9,6 @@
 #include <optional>
 
 #include <heed/attention/common/call.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/scalar.hpp>
-#include <heed/core/tensor.hpp>
-#include <heed/mask/basic.hpp>
-#include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -25,12 +25,9 @@
 #include <heed/attention/any_attention.hpp>
 #include <heed/attention/attention.hpp>
 #include <heed/attention/common/checks.hpp>
-#include <heed/attention/common/sequence_mask.hpp>
 #include <heed/attention/linear/blocked.hpp>
 #include <heed/attention/linear/call.hpp>
 #include <heed/attention/linear/reference.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
 
 HEED_NAMESPACE_BEGIN
 

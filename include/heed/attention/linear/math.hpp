@@ -6,14 +6,9 @@
 
 #include <heed/attention/linear/call.hpp>
 #include <heed/core/activation.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/gemm/epilogue.hpp>
 #include <heed/core/gemm/micro_kernel.hpp>
 #include <heed/core/gemm/packing.hpp>
-#include <heed/core/gemm/tile_shape.hpp>
-#include <heed/core/isa.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN
 

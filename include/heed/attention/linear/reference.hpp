@@ -8,8 +8,6 @@
 #include <algorithm>
 
 #include <heed/attention/linear/call.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN
 

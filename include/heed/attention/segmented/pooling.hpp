@@ -10,17 +10,10 @@
 #include <limits>
 #include <optional>
 
-#include <heed/attention/common/call.hpp>
 #include <heed/attention/linear/math.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
 #include <heed/core/gemm/driver.hpp>
-#include <heed/core/scalar.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/core/tensor.hpp>
 #include <heed/core/vec_math.hpp>
-#include <heed/mask/basic.hpp>
-#include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN
 

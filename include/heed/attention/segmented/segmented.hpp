@@ -24,10 +24,7 @@
 #include <heed/attention/any_attention.hpp>
 #include <heed/attention/attention.hpp>
 #include <heed/attention/common/checks.hpp>
-#include <heed/attention/common/sequence_mask.hpp>
 #include <heed/attention/segmented/pooling.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
 
 HEED_NAMESPACE_BEGIN
 

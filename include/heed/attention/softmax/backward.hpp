@@ -14,11 +14,8 @@
 #include <memory>
 #include <type_traits>
 
-#include <heed/attention/common/call.hpp>
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/softmax/backward_tile.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
 #include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN

@@ -16,11 +16,8 @@
 
 #include <heed/attention/common/call.hpp>
 #include <heed/attention/common/rows.hpp>
+#include <heed/attention/softmax/key_list.hpp>
 #include <heed/attention/softmax/lane_kernels.hpp>
-#include <heed/attention/softmax/lane_mask.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/isa.hpp>
-#include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 

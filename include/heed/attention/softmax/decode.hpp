@@ -14,9 +14,6 @@
 
 #include <heed/attention/softmax/decode_rows.hpp>
 #include <heed/attention/softmax/problem.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -12,8 +12,6 @@
 
 #include <heed/attention/softmax/key_list.hpp>
 #include <heed/attention/softmax/problem.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 

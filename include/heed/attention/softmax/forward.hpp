@@ -15,9 +15,6 @@
 
 #include <heed/attention/softmax/problem.hpp>
 #include <heed/attention/softmax/query_block.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/context.hpp>
-#include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -10,8 +10,6 @@
 
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/softmax/key_list.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/isa.hpp>
 #include <heed/core/simd.hpp>
 
 HEED_NAMESPACE_BEGIN

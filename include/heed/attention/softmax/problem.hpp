@@ -10,10 +10,8 @@
 
 #include <heed/attention/common/call.hpp>
 #include <heed/attention/common/rows.hpp>
-#include <heed/core/config.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
-#include <heed/mask/concept.hpp>
 
 HEED_NAMESPACE_BEGIN
 

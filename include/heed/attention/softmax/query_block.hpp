@@ -13,11 +13,9 @@
 #include <cmath>
 #include <limits>
 
+#include <heed/attention/softmax/key_list.hpp>
 #include <heed/attention/softmax/lane_kernels.hpp>
-#include <heed/attention/softmax/lane_mask.hpp>
 #include <heed/attention/softmax/problem.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/random.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 

@@ -12,8 +12,6 @@
 #include <limits>
 
 #include <heed/attention/common/call.hpp>
-#include <heed/core/config.hpp>
-#include <heed/core/workspace.hpp>
 #include <heed/mask/modifier.hpp>
 
 HEED_NAMESPACE_BEGIN
