@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # heed::compiled: attention and layers for float and double, compiled once. A target that links it takes these instances
-# from the library, provided that it is compiled with flags of the same namespace tag (heed/compiled/uses_compiled.hpp).
+# from the library, provided that it is compiled with flags of the same namespace tag (heed/compiled/attention.hpp).
 
 add_library(heed_compiled src/attention.cpp src/layers.cpp src/recurrent.cpp)
 add_library(heed::compiled ALIAS heed_compiled)

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-#include <heed/nn/activation_checkpoint.hpp>
+#include <heed/core/context.hpp>
 #include <heed/train/checkpoint.hpp>
 #include <heed/train/loss.hpp>
 #include <heed/train/parameter_list.hpp>

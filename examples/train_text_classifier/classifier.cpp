@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include <heed/core/context.hpp>
 #include <heed/core/random.hpp>
 #include <heed/mask/basic.hpp>
-#include <heed/nn/activation_checkpoint.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/train/loss.hpp>
 #include <heed/train/optimizer.hpp>

@@ -20,7 +20,6 @@
 #include <heed/mask/modifier.hpp>
 #include <heed/mask/sparse.hpp>
 #include <heed/nn/activation.hpp>
-#include <heed/nn/activation_checkpoint.hpp>
 #include <heed/nn/attention_layer.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/core/error.hpp>
-#include <heed/io/atomic_file.hpp>
+#include <heed/io/file.hpp>
 
 #include "common/temporary_directory.hpp"
 

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/core/error.hpp>
-#include <heed/io/mapped_file.hpp>
+#include <heed/io/file.hpp>
 
 #include "common/little_memory.hpp"
 #include "common/temporary_directory.hpp"

@@ -291,7 +291,7 @@ TEST(Linear, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(message_of<heed::ShapeError>([&] { layer.forward(x, {.residual = residual}, fits, context); }),
             "heed::Linear: residual (2, 5, 3) does not fit y (2, 5, 4); they are added element by element");
   EXPECT_EQ(message_of<heed::ValueError>([&] { layer.forward(x, {.residual = fits}, fits, context); }),
-            "heed::Linear: y shares memory with the residual; give it memory of its own");
+            "heed::Linear: y shares memory with the residual; it needs separate memory");
   EXPECT_EQ(message_of<heed::ShapeError>([] { Linear<float>({.in_features = 0, .out_features = 4}); }),
             "heed::Linear: in_features = 0 and out_features = 4 must be at least 1");
 }

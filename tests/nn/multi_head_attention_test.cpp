@@ -554,7 +554,7 @@ TEST(MultiHeadAttention, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(message_of<heed::ShapeError>([&] { mha.forward(x, key, value, NoMask{}, y, context); }),
             "heed::MultiHeadAttention: y (2, 5, 8) does not fit query (2, 4, 8); make it (2, 4, 8)");
   EXPECT_EQ(message_of<heed::ValueError>([&] { mha.forward(x, key, value, NoMask{}, x, context); }),
-            "heed::MultiHeadAttention: y shares memory with query; give it memory of its own");
+            "heed::MultiHeadAttention: y shares memory with query; it needs separate memory");
   Tensor<float, 3> fits(2, 4, 8);
   Tensor<float, 4> weights(2, 2, 4, 4);
   EXPECT_EQ(message_of<heed::ShapeError>(

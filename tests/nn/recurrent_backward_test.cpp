@@ -216,7 +216,7 @@ TEST(RecurrentBackward, MistakesAreNamed) {
   EXPECT_NE(value_error({.dh_0 = state, .dc_0 = state}).find("dh_0 shares memory with dc_0"), std::string::npos);
   EXPECT_NE(value_error({.dh_0 = {y.data(), {1, 2, 2}}}).find("dh_0 shares memory with dy"), std::string::npos);
   EXPECT_EQ(message_of<heed::ValueError>([&] { layer.backward(y, y.view(), cache, context); }),
-            "heed::LSTM: dx shares memory with dy; give it memory of its own");
+            "heed::LSTM: dx shares memory with dy; it needs separate memory");
   LSTM<double> deeper({.input_size = 2, .hidden_size = 2, .num_layers = 2});
   EXPECT_EQ(
       message_of<heed::ShapeError>([&] { deeper.backward(y, dx.view(), cache, context); }),

@@ -334,7 +334,7 @@ TEST(Recurrent, MistakesAreNamed) {
   EXPECT_EQ(shape_error({.c_0 = long_state}),
             "heed::LSTM: c_0 (1, 3, 2) does not fit; make it (1, 2, 2), (layers · directions, B, hidden)");
   EXPECT_EQ(value_error({.h_0 = state, .c_n = state}),
-            "heed::LSTM: c_n shares memory with h_0; give it memory of its own");
+            "heed::LSTM: c_n shares memory with h_0; it needs separate memory");
   EXPECT_NE(value_error({.h_n = state, .c_n = state}).find("h_n shares memory with c_n"), std::string::npos);
   const TensorView<double, 3> in_y(y.data() + 4, {1, 2, 2});
   EXPECT_NE(value_error({.h_n = in_y}).find("y shares memory with h_n"), std::string::npos);

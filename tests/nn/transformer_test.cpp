@@ -464,7 +464,7 @@ TEST(Transformer, ErrorsSayWhatIsWrong) {
   heed::Context context;
   Tensor<float, 3> x(2, 5, 8);
   EXPECT_EQ(message_of<heed::ValueError>([&] { encoder.forward(x, NoMask{}, x, context); }),
-            "heed::Encoder: y shares memory with x; give it memory of its own");
+            "heed::Encoder: y shares memory with x; it needs separate memory");
   EXPECT_EQ(message_of<heed::ShapeError>(
                 [] { Encoder<float>({.num_layers = -1, .layer = {.embed_dim = 8, .num_heads = 2}}); }),
             "heed::Encoder: num_layers = -1 is negative");
@@ -477,7 +477,7 @@ TEST(Transformer, ErrorsSayWhatIsWrong) {
   const DecoderLayer<float> same({.embed_dim = 8, .num_heads = 2});
   Tensor<float, 3> memory(2, 5, 8);
   EXPECT_EQ(message_of<heed::ValueError>([&] { same.forward(x, memory, Causal{}, memory, context); }),
-            "heed::DecoderLayer: y overlaps the memory; give it memory of its own");
+            "heed::DecoderLayer: y overlaps the memory; it needs separate memory");
   EXPECT_THROW(EncoderLayer<float>({.embed_dim = 8, .num_heads = 3}), heed::ShapeError);
   EXPECT_THROW(EncoderLayer<float>({.embed_dim = 8, .num_heads = 2, .eps = -1}), heed::ValueError);
 }

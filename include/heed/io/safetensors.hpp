@@ -26,8 +26,7 @@
 #include <vector>
 
 #include <heed/core/simd.hpp>
-#include <heed/io/atomic_file.hpp>
-#include <heed/io/mapped_file.hpp>
+#include <heed/io/file.hpp>
 #include <heed/io/safetensors_header.hpp>
 
 HEED_NAMESPACE_BEGIN

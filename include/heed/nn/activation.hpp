@@ -3,22 +3,49 @@
 
 /// @file
 /// Activations as layers (ReLU, GELU, GELUTanh, SiLU) and as functions (relu, gelu, gelu_tanh, silu) of any TensorLike.
-/// The formulas and their errors stand in core/activation.hpp, the derivatives in nn/activation_backward.hpp.
+/// core/activation.hpp has the formulas, their errors and the derivatives.
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <string_view>
 #include <type_traits>
 
 #include <heed/core/activation.hpp>
 #include <heed/core/simd.hpp>
-#include <heed/nn/activation_backward.hpp>
+#include <heed/core/vec_math.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
+
+template <Activation Function, class T>
+void activate_backward(const T* x, const T* dy, T* dx, Index n) {
+  using A = accumulate_t<T>;
+  for (Index i = 0; i < n; i += Vec<A>::size) {
+    const Index lanes = n - i;
+    store_lanes<T>(times_slope<Function, A>(load_lanes(x + i, lanes), load_lanes(dy + i, lanes)), dx + i, lanes);
+  }
+}
+
+/// dx[i] = dy[i]·f'(x[i]) for n elements next to each other; dx may be dy.
+template <class T>
+HEED_NOINLINE void activate_backward(Activation activation, const T* x, const T* dy, T* dx, Index n) {
+  switch (activation) {
+    case Activation::None:
+      return activate_backward<Activation::None>(x, dy, dx, n);
+    case Activation::ReLU:
+      return activate_backward<Activation::ReLU>(x, dy, dx, n);
+    case Activation::GELU:
+      return activate_backward<Activation::GELU>(x, dy, dx, n);
+    case Activation::GELUTanh:
+      return activate_backward<Activation::GELUTanh>(x, dy, dx, n);
+    case Activation::SiLU:
+      return activate_backward<Activation::SiLU>(x, dy, dx, n);
+  }
+}
 
 /// to[i] = f(from[i]) for n elements next to each other; `to` may be `from`. 16-bit elements are computed in float.
 template <class T>

@@ -10,7 +10,6 @@
 
 #include <heed/core/activation.hpp>
 #include <heed/nn/activation.hpp>
-#include <heed/nn/activation_backward.hpp>
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/linear.hpp>
 #include <heed/nn/rows.hpp>

@@ -100,7 +100,7 @@ void check_layer_shapes(std::string_view name, const TensorView<const T, 3>& x, 
              " does not fit x ", x.extents(), "; make it ", Extents<3>{x.extent(0), x.extent(1), out});
   const bool same = static_cast<const void*>(x.data()) == y.data() && x.strides() == y.strides();
   HEED_CHECK((in_place == InPlace::Allowed && same) || !may_overlap(x, y), ValueError, name,
-             ": y shares memory with x; give it memory of its own");
+             ": y shares memory with x; it needs separate memory");
 }
 
 /// The check of dy and dx against the extents of x and y in the forward. Throws ShapeError when they don't fit,
@@ -117,7 +117,7 @@ void check_gradient(std::string_view name, const Extents<3>& x, const Extents<3>
              " of the forward with this cache; give heed::kNotWanted where no dx is needed");
   const bool same = dy.data() == dx.data() && dy.strides() == dx.strides();
   HEED_CHECK((in_place == InPlace::Allowed && same) || !may_overlap(dy, dx), ValueError, name,
-             ": dx shares memory with dy; give it memory of its own");
+             ": dx shares memory with dy; it needs separate memory");
 }
 /// The same with the x that a cache borrows, which dx must not overwrite.
 template <class T>
@@ -126,7 +126,7 @@ void check_backward(std::string_view name, const TensorView<const T, 3>& x, cons
                     InPlace in_place = InPlace::Forbidden) {
   check_gradient(name, x.extents(), y, dy, dx, in_place);
   HEED_CHECK(!dx.data() || !may_overlap(x, dx), ValueError, name,
-             ": dx shares memory with x; give it memory of its own");
+             ": dx shares memory with x; it needs separate memory");
 }
 
 /// Throws ShapeError unless a cache was filled by a layer like this one: `held` is a measure of the layer that filled

@@ -108,7 +108,7 @@ void check_residual(std::string_view name, const TensorView<const T, 3>& residua
   HEED_CHECK(residual.extents() == y.extents(), ShapeError, name, ": residual ", residual.extents(), " does not fit y ",
              y.extents(), "; they are added element by element");
   HEED_CHECK(!may_overlap(residual, y), ValueError, name,
-             ": y shares memory with the residual; give it memory of its own");
+             ": y shares memory with the residual; it needs separate memory");
 }
 
 /// x (B, L, E) as (B·L, E): where it is, or a copy in the workspace when its samples don't follow each other.

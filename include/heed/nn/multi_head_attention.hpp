@@ -353,7 +353,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       HEED_CHECK(input.extent(0) == query.extent(0), ShapeError, name(), ": ", kInputs[part], " ", input.extents(),
                  " has B = ", input.extent(0), " but query ", query.extents(), " has B = ", query.extent(0));
       HEED_CHECK(!detail::may_overlap(input, y), ValueError, name(), ": y shares memory with ", kInputs[part],
-                 "; give it memory of its own");
+                 "; it needs separate memory");
     }
     HEED_CHECK(key.extent(1) == value.extent(1), ShapeError, name(), ": value ", value.extents(),
                " has Lk = ", value.extent(1), " but key ", key.extents(), " has Lk = ", key.extent(1),

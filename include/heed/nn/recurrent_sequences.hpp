@@ -91,7 +91,7 @@ struct RecurrentBoundary {
         const bool is_same = a.view.data() == b.view.data() && a.view.strides() == b.view.strides();
         if (i == j || !a.written || !b.view.data() || (is_same && a.state != 0 && a.state == b.state)) continue;
         HEED_CHECK(!may_overlap(a.view, b.view), ValueError, name, ": ", a.name, " shares memory with ", b.name,
-                   "; give it memory of its own");
+                   "; it needs separate memory");
       }
     }
   }

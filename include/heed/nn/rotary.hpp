@@ -196,7 +196,7 @@ class RotaryEmbedding {
                x.extents());
     HEED_CHECK(
         (x.data() == y.data() && x.strides() == y.strides()) || !detail::may_overlap(x, y), ValueError,
-        "heed::RotaryEmbedding: y shares memory with x; give it memory of its own, or all of x to turn it in place");
+        "heed::RotaryEmbedding: y shares memory with x; it needs separate memory, or all of x to turn it in place");
     positions.check("heed::RotaryEmbedding", x.extent(0), length);
     for (Index b = 0; b < x.extent(0); ++b) {
       const Workspace::Frame frame(context.workspace());

@@ -29,7 +29,7 @@ void parallel_for_rows(Context& context, Index rows, Index row_size, F&& f) {
     return;
   }
   const Index pieces = (rows + rows_per_piece - 1) / rows_per_piece;
-  context.executor().parallel_for(static_cast<int>(pieces), [&](int piece, int worker) {
+  parallel_for_each(&context.executor(), pieces, [&](Index piece, int worker) {
     const Index first = piece * rows_per_piece;
     f(first, std::min(rows, first + rows_per_piece), worker);
   });
@@ -125,11 +125,7 @@ struct RowBlocks {
   /// f(block, worker) for every block, on the executor where there are several.
   template <class F>
   void for_each(Context& context, F&& f) const {
-    if (context.executor().concurrency() == 1 || count <= 1) {
-      for (Index block = 0; block < count; ++block) f(block, 0);
-    } else {
-      context.executor().parallel_for(static_cast<int>(count), [&](int block, int worker) { f(Index{block}, worker); });
-    }
+    parallel_for_each(context.executor().concurrency() == 1 ? nullptr : &context.executor(), count, f);
   }
 };
 

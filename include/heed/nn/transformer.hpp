@@ -12,7 +12,6 @@
 #include <tuple>
 #include <vector>
 
-#include <heed/nn/activation_checkpoint.hpp>
 #include <heed/nn/attention_layer.hpp>
 #include <heed/nn/norm.hpp>
 #include <heed/nn/rows.hpp>

@@ -346,7 +346,7 @@ class MemoryLayer : public Module<Derived> {
                " has B = ", from.extent(0), " but x ", in.extents(), " has B = ", in.extent(0),
                "; each sample needs a memory");
     HEED_CHECK(!detail::may_overlap(from, out), ValueError, self().name(),
-               ": y overlaps the memory; give it memory of its own");
+               ": y overlaps the memory; it needs separate memory");
     self().run(in, from, attention, out, cache, context);
   }
 };

@@ -13,7 +13,6 @@
 
 #include <heed/io/name_map.hpp>
 #include <heed/io/safetensors.hpp>
-#include <heed/nn/activation_checkpoint.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include <heed/nn/activation_checkpoint.hpp>
+#include <heed/core/context.hpp>
 
 HEED_NAMESPACE_BEGIN
 

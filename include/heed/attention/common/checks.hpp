@@ -62,7 +62,7 @@ struct CallChecks {
   void no_alias(const TensorView<T, 4>& output, const TensorView<X, 4>& input, const char* output_name,
                 const char* input_name) const {
     HEED_CHECK(!may_overlap(output, input), ValueError, function, ": ", output_name, " overlaps ", input_name,
-               " in memory; give it memory of its own");
+               " in memory; it needs separate memory");
   }
 
   /// An output (of extents `wanted`) must not overlap q, k or v.

@@ -13,13 +13,36 @@
 
 #include <heed/attention/common/rows.hpp>
 #include <heed/attention/linear/call.hpp>
-#include <heed/attention/linear/math.hpp>
+#include <heed/core/activation.hpp>
 #include <heed/core/gemm/driver.hpp>
 #include <heed/core/gemm/micro_kernel.hpp>
 
 HEED_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// phi of n numbers next to each other, in place.
+template <class A>
+HEED_NOINLINE void apply_features(FeatureMap map, A* values, Index n) {
+  if (map == FeatureMap::Relu) return activate(Activation::ReLU, values, n);
+  for_each_register(values, n, []<int N>(Vec<A>(&x)[N]) {
+    const Vec<A> zero = A(0), one = A(1), high = kLog2E<A>;
+    // log2(e) in two parts: e^x is summed up over many keys, and the product's rounding would show.
+    const Vec<A> low = A(1.44269504088896340735992468100189214L - static_cast<long double>(kLog2E<A>));
+    const Vec<A> lowest = A(sizeof(A) == 4 ? -200 : -2000);  // e^lowest is 0, and unlike -inf it has a product
+    Vec<A> e[N], below[N], rest[N];
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      below[i] = max(min(x[i], zero), lowest);
+      e[i] = below[i] * high;
+      rest[i] = fma(below[i], low, fma(below[i], high, -e[i]));
+    });
+    exp2_in_place<A, N, true>(e);
+    unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
+      e[i] = fma(e[i] * rest[i], Vec<A>(kLn2<A>), e[i]);
+      x[i] = select(less(zero, x[i]), x[i] + one, e[i]);
+    });
+  });
+}
 
 /// One call without its types, as BlockedProblem.
 template <class A>

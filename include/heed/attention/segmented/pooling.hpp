@@ -10,7 +10,8 @@
 #include <limits>
 #include <optional>
 
-#include <heed/attention/linear/math.hpp>
+#include <heed/attention/linear/call.hpp>
+#include <heed/core/activation.hpp>
 #include <heed/core/gemm/driver.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>

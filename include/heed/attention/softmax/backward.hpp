@@ -48,9 +48,9 @@ class BackwardRunner {
     Tile* tiles = workspace.take<Tile>(workers);
     std::uninitialized_default_construct_n(tiles, workers);
 
-    executor.parallel_for(heads_ * parts_, [&](int piece, int worker) {
-      const int head = piece / parts_, part = piece % parts_;
-      A* const to = sums + sums_size_ * (parts_ > 1 ? piece : worker);
+    parallel_for_each(&executor, Index{heads_} * parts_, [&](Index task, int worker) {
+      const int head = static_cast<int>(task / parts_), part = static_cast<int>(task % parts_);
+      A* const to = sums + sums_size_ * (parts_ > 1 ? task : worker);
       tiles[worker].use(p_, memory + tile_size * worker);
       run_part(tiles[worker], head, part, to, dsinks);
       if (parts_ == 1) write(head, to);

@@ -101,9 +101,9 @@ class Decoder {
         (gathers(k_) ? kMaxTileKeys * p_.q.width() : 0) + (gathers(v_) ? kMaxTileKeys * p_.v.width() : 0);
     S* copies = workspace.take<S>(copy_size * workers);
 
-    context.executor().parallel_for(plan_.heads * plan_.chunks, [&](int piece, int worker) {
-      run_chunk(piece / plan_.chunks, piece % plan_.chunks, memory + worker * plan_.worker_elements,
-                batches + worker * plan_.batches, copies + worker * copy_size);
+    parallel_for_each(&context.executor(), Index{plan_.heads} * plan_.chunks, [&](Index task, int worker) {
+      run_chunk(static_cast<int>(task / plan_.chunks), static_cast<int>(task % plan_.chunks),
+                memory + worker * plan_.worker_elements, batches + worker * plan_.batches, copies + worker * copy_size);
     });
     context.executor().parallel_for(plan_.heads, [&](int head, int) { finish(head); });
   }

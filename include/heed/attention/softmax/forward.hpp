@@ -123,12 +123,13 @@ void run_blocked(const BlockedProblem<A>& p, Context& context) {
   A* memory = context.workspace().take<A>(plan.worker_elements * workers);
   auto* blocks = context.workspace().take<QueryBlock<A, QueryVectors>>(Index{plan.group_blocks} * workers);
   std::uninitialized_default_construct_n(blocks, Index{plan.group_blocks} * workers);
-  const int heads = p.shape.B * p.shape.H;
-  context.executor().parallel_for(heads * plan.groups, [&](int piece, int worker) {
+  const Index heads = Index{p.shape.B} * p.shape.H;
+  parallel_for_each(&context.executor(), heads * plan.groups, [&](Index task, int worker) {
     // The last groups first: under a causal mask they are the longest.
-    const int group = plan.groups - 1 - piece % plan.groups, head = piece / plan.groups;
-    run_group(p, plan, head / p.shape.H, head % p.shape.H, group, memory + plan.worker_elements * worker,
-              blocks + Index{plan.group_blocks} * worker);
+    const int group = plan.groups - 1 - static_cast<int>(task % plan.groups);
+    const Index head = task / plan.groups;
+    const int b = static_cast<int>(head / p.shape.H), h = static_cast<int>(head % p.shape.H);
+    run_group(p, plan, b, h, group, memory + plan.worker_elements * worker, blocks + Index{plan.group_blocks} * worker);
   });
 }
 

@@ -2,9 +2,17 @@
 #pragma once
 
 /// @file
-/// The kernel: a block of queries in the vector lanes meets a tile of keys.
+/// The softmax of a block of queries, in the vector lanes, over tiles of keys. A tile takes five steps, in add():
 ///
-/// Each tile takes two passes: all scores with the running maximum, then exponentials and the product with the values
+///   1. scores        Kernels::score: the dot products q·k; hidden pairs get -inf. A modifier's call, modify(), follows
+///                    on the scores: scale, modifier, then the mask.
+///   2. maximum       Kernels::score, or modify(), finds the running maximum in the same pass.
+///   3. rescale       rescale(): where the maximum grew, the sum and the values so far shrink by 2^(old - new).
+///   4. exponentials  exponentiate(): weights 2^(score - maximum), added to the row sums. drop() then sets the weights
+///                    that dropout drops to 0; the sums keep them.
+///   5. values        Kernels::add_rows: values += weights · V; add_non_finite_rows leaves hidden rows out.
+///
+/// begin() packs the queries, list_keys() asks the mask for a tile's keys, and finish() divides by the sums
 /// (FlashAttention's online softmax; Dao et al., 2022; Milakov & Gimelshein, 2018).
 /// Without a modifier, the scale is part of the exponent, so that scores are the plain dot products: a scaled copy of
 /// the queries would round them once more, which large scores show.

@@ -144,6 +144,48 @@ class Multiplication {
   T* packed_ = nullptr;
 };
 
+/// Products of small matrices in the calling thread, on the register tile of gemm.
+template <class A>
+class SmallProduct {
+ public:
+  /// Elements of scratch for products of at most `largest` rows, columns and depth.
+  static Index memory(Index largest) { return (panel_count<A>(largest) * kPanelWidth<A> + largest) * largest; }
+  explicit SmallProduct(A* scratch = nullptr) : scratch_(scratch) {}
+
+  /// c (m, n) = a (m, k) · b (k, n), or c += a · b. A row of c has the same bits whatever rows stand beside it.
+  HEED_NOINLINE void run(const TensorView<const A, 2>& a, const TensorView<const A, 2>& b, const TensorView<A, 2>& c,
+                         bool accumulate) const {
+    const Index rows = c.extent(0), columns = c.extent(1), depth = a.extent(1);
+    if (rows == 0 || columns == 0) return;
+    const Index panels = panel_count<A>(columns), tiles = (rows + kIsa.product_rows - 1) / kIsa.product_rows;
+    for (Index p = 0; p < panels; ++p) pack_panel(b, p, scratch_);
+    A* const packed = scratch_ + panels * kPanelWidth<A> * depth;
+    for (Index tile = 0; tile < tiles; ++tile) {
+      const Index row = part_begin(rows, tiles, tile), height = part_begin(rows, tiles, tile + 1) - row;
+      interleave(a.data() + row * a.stride(0), a.stride(0), a.stride(1), height, depth, height, packed + row * depth);
+    }
+    const Output<A> to{c, {}, accumulate, true};
+    TileTask<A> task{};
+    task.panel_stride = depth * kPanelWidth<A>;
+    task.depth = depth;
+    task.to = &to;
+    task.from_registers = to.from_registers();
+    for (Index p = 0; p < panels; ++p) {
+      task.b = scratch_ + p * task.panel_stride;
+      task.ahead = task.b;
+      task.column = p * kPanelWidth<A>;
+      for (Index tile = 0; tile < tiles; ++tile) {
+        task.row = part_begin(rows, tiles, tile);
+        task.a = packed + task.row * depth;
+        Tiles<A>::get(part_begin(rows, tiles, tile + 1) - task.row, false)(task);
+      }
+    }
+  }
+
+ private:
+  A* scratch_;
+};
+
 }  // namespace detail
 
 HEED_NAMESPACE_END
