@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Self-attention on one sentence: who looks at whom, without a mask, with a causal mask, and with padding.
+// Self-attention on one sentence, without a mask, with a causal mask, and with padding. Prints the attention weights.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 
 using Eigen::MatrixXf;
 
-// Prints a weights matrix (Lq, Lk): row q tells how query q spreads its attention over the keys.
+// Prints a weights matrix (Lq, Lk): row q is the attention of query q to each key.
 void print(const char* title, const std::vector<std::string>& words, const MatrixXf& weights) {
   std::printf("\n%s\n%8s", title, "");
   for (const auto& word : words) std::printf("%8s", word.c_str());
@@ -21,7 +21,7 @@ void print(const char* title, const std::vector<std::string>& words, const Matri
 
 int main() {
   const std::vector<std::string> words{"the", "cat", "sat", "on", "the", "mat"};
-  const MatrixXf x = MatrixXf::Random(6, 16);  // stands for six word embeddings of width E = 16
+  const MatrixXf x = MatrixXf::Random(6, 16);  // in place of six word embeddings of width E = 16
 
   // Each word asks a question (Q), offers a key to be found by (K), and a value to be read (V).
   const MatrixXf w_q = MatrixXf::Random(16, 8), w_k = MatrixXf::Random(16, 8), w_v = MatrixXf::Random(16, 4);
