@@ -254,19 +254,18 @@ int main(int argc, char** argv) {
   heed_bench::Settings settings;
   CLI::App app("Measures heed on named workloads.", "workloads");
   app.get_formatter()->column_width(30);
-  app.add_option("NAMES", settings.names, "Which; a name that is none stands for all that begin with it. Default: all")
-      ->option_text(" ");
-  app.add_option("--threads", settings.threads, "Threads, the calling one included")
+  app.add_option("NAMES", settings.names, "Workloads, or prefixes of their names. Default: all")->option_text(" ");
+  app.add_option("--threads", settings.threads, "Threads, including the caller")
       ->check(CLI::Range(1, 1024))
       ->option_text("N [1]");
-  app.add_option("--seconds", settings.seconds, "How long to measure each")
+  app.add_option("--seconds", settings.seconds, "Time to measure each")
       ->check(CLI::PositiveNumber)
       ->option_text("S [1]");
   auto* json = app.add_flag("--json", settings.json, "Print one JSON object a line, not a table");
   auto* list = app.add_flag("--list", settings.list, "Print names and shapes only");
-  auto* save = app.add_option("--save", settings.save, "Measure nothing; write each one's inputs and output to DIR")
+  auto* save = app.add_option("--save", settings.save, "Measure nothing; write inputs and output of each to DIR")
                    ->option_text("DIR");
-  auto* serve = app.add_flag("--serve", settings.serve, "Run what lines NAME CALLS of stdin ask for, until it ends");
+  auto* serve = app.add_flag("--serve", settings.serve, "Run workloads as lines NAME CALLS of stdin ask");
   serve->excludes(json)->excludes(list)->excludes(save);
   list->excludes(save);
   CLI11_PARSE(app, argc, argv);

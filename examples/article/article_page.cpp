@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// article_page DIRECTORY PAGE: one page of what the programs beside this one have written to a directory.
+// article_page DIRECTORY PAGE: makes one page of the files that the other programs wrote to a directory.
 
 #include <cstdio>
 #include <exception>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What long sequences cost: attention that stores its scores, attention in blocks, and patterns that leave pairs out.
+// The cost of long sequences: attention that stores its scores, attention in blocks, and patterns that leave pairs out.
 
 #include <algorithm>
 #include <chrono>
@@ -39,7 +39,7 @@ struct Inputs {
 
 struct Cost {
   double seconds = 1e9;
-  double bytes = 0;  // beside inputs: the output, and all that is stored on the way to it
+  double bytes = 0;  // the output and intermediate results, without the inputs
 };
 
 // softmax(q·kᵀ / √D)·v of each head as it is written down: all scores of all heads first.

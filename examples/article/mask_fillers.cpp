@@ -31,7 +31,7 @@ std::vector<T> softmax_with_filler(const std::vector<double>& scores, int visibl
   return s;
 }
 
-// What the hidden keys got: 0 is right.
+// The weight of the hidden keys: 0 is right.
 template <class T>
 double hidden_weight(const std::vector<double>& scores, int visible, double filler) {
   const std::vector<T> weights = softmax_with_filler<T>(scores, visible, filler);

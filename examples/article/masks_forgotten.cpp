@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a forgotten mask looks like from outside: the loss of the training does not tell.
+// The symptoms of a forgotten mask, which the training loss does not show.
 
 #include <cstddef>
 #include <vector>

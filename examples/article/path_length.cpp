@@ -132,7 +132,7 @@ void measure(article::Report& report) {
   report.expect("LSTM: gradient at k = L/2 / at k = 1", lstm_ratio, article::at_most(1e-6));
   report.expect("attention: gradient at k = L/2 / at k = 1", attention_ratio, article::between(0.2, 5));
   const std::vector<double>& longest = seconds.back();
-  // Whether the waiting shows as time, too, is for the clock to tell.
+  // The clock shows if the waiting costs time, too.
   const bool reaches = lstm_ratio < 1e-6 && attention_ratio > 0.2,
              is_faster = std::min(longest[2], longest[3]) < std::min(longest[0], longest[1]);
   report.verdict(

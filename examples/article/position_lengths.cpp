@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kSymbols = 8, kBack = 5, kTrained = 64;
 
-// Random symbols; at each position, the symbol kBack places before it is to be told. Only its place tells which.
+// Random symbols; at each position, the model must name the symbol kBack places back. Only positions identify it.
 article::Batch look_back(int step, int size, int length) {
   article::Batch batch{heed::Tensor<int, 2>(size, length), {}, heed::Tensor<int, 2>(size, length)};
   const heed::Philox random(3, static_cast<std::uint64_t>(step));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where the norm of a block stands decides how deep stacks start to learn: x + f(norm(x)) (Pre-LN) against
+// The place of the norm in a block decides how deep stacks start to learn: x + f(norm(x)) (Pre-LN) against
 // norm(x + f(x)) (Post-LN), 12 blocks deep, without warm-up. Xiong et al.: "On layer normalization in the transformer
 // architecture", 2020.
 
@@ -47,7 +47,7 @@ std::vector<double> gradient_norms(article::NormPlace norm, const article::Chara
   return squares;
 }
 
-// What is lost by one who knows how frequent the characters are, and nothing else.
+// The loss of a predictor that knows only the frequency of the characters.
 double frequency_loss(const article::Characters& text) {
   const article::Batch batch = text.held_out(512);
   std::vector<double> counts(static_cast<std::size_t>(text.vocabulary()));

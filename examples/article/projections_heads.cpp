@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the projections of queries, keys and values are for, and how many heads share them: a small GPT over the
+// The use of the projections of queries, keys and values, and of several heads: a small GPT over the
 // characters of a novel is trained with and without projections, and with 1, 2, 8 and 64 heads.
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace {
 
 constexpr int kWidth = 64, kLayers = 2;
-// What a block saves without projections, 3·E² + 3·E, in hidden units of its feed-forward layer, 2·E + 1 each.
+// The parameters that a block saves without projections, 3·E² + 3·E, as hidden units of the FFN, 2·E + 1 each.
 constexpr int kEqualFeedForward = 4 * kWidth + (3 * kWidth * kWidth + 3 * kWidth) / (2 * kWidth + 1);
 
 struct Variant {

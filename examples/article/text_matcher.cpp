@@ -26,7 +26,7 @@ struct Variant {
   int ffn_dim;
 };
 
-// What the diagnostics say of the heads, whose "first tokens" are those of the opening.
+// The diagnostics of the heads, whose "first tokens" are those of the opening.
 struct Look {
   double mean = 0, largest = 0;  // weight on the opening over its share of the tokens, over all heads
   int sinks = 0;                 // heads that the diagnostics call attention sinks

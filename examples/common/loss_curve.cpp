@@ -15,7 +15,7 @@ namespace examples {
 
 namespace {
 
-// Where a value stands on an axis; not a number where it has no place.
+// The position of a value on an axis; NaN if it has none.
 double place_of(double value, Scale scale) {
   if (scale == Scale::Linear) return value;
   if (value <= 0) return std::numeric_limits<double>::quiet_NaN();
@@ -26,7 +26,7 @@ double value_at(double place, Scale scale) {
   return scale == Scale::Log2 ? std::exp2(place) : std::pow(10, place);
 }
 
-// What is drawn, in places: points that have none are left out.
+// The points to draw, as positions; points without a position are left out.
 std::vector<Curve> placed(const std::vector<Curve>& curves, const Axes& axes) {
   std::vector<Curve> result;
   for (const Curve& curve : curves) {
@@ -54,7 +54,7 @@ double round_step(double range, int parts) {
   return power;
 }
 
-// What the picture has to hold. Never of no width or height.
+// The extent of the data; width and height are positive.
 struct Frame {
   double left = std::numeric_limits<double>::infinity(), right = -left, low = left, high = -left;
 
@@ -100,7 +100,7 @@ std::vector<double> ticks(double low, double high, Scale scale) {
   return places;
 }
 
-// Where the names of the curves begin: in lines, as many in each as find room.
+// The positions of the names of the curves: in lines, as many in each as fit.
 std::vector<Curve::Point> legend_places(const std::vector<Curve>& curves, double left, double top, double width,
                                         double line_height) {
   constexpr double letter = 7.2, gap = 22;  // about what a letter takes, and between two names

@@ -17,7 +17,7 @@
 
 namespace examples {
 
-// Whether someone watches, or types: progress and prompts are for terminals only, not for logs and scripts.
+// True at a terminal: progress and prompts are not for logs and scripts.
 #ifdef EXAMPLES_HAVE_TERMINALS
 inline bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
 inline bool stdin_is_terminal() { return isatty(STDIN_FILENO) == 1; }
@@ -48,7 +48,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // The note, if there is one, stands after the bar.
+  // The note, if there is one, follows the bar.
   void advance(std::size_t by, std::string_view note = {}) {
     done_ = std::min(done_ + by, total_);
     const auto now = Clock::now();

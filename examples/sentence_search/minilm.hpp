@@ -42,7 +42,7 @@ class MiniLm {
   Embeddings embed(std::span<const std::vector<int>> texts, heed::Context& context,
                    const std::function<void(std::size_t)>& on_done = {}) const;
 
-  // What an observer of embed() calls the normalized embeddings of the tokens, a block, and the attention layer in it.
+  // Names for observers of embed(): the normalized embeddings of the tokens, a block, and its attention layer.
   static std::string embeddings_name() { return "norm"; }
   static std::string block_name(int layer) { return "layers." + std::to_string(layer); }
   static std::string attention_name(int layer) { return block_name(layer) + ".self_attn"; }

@@ -60,35 +60,35 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   app.get_formatter()->column_width(36);
   app.add_option("FILES", options.files, "UTF-8 text files to search")->option_text(" ");
   app.add_option("--query", options.queries,
-                 "What to look for; may be given again. Without it queries are read from stdin")
+                 "The query; can be repeated. Without it, queries are read from stdin")
       ->allow_extra_args(false)  // one a time: what follows is a file
       ->option_text("TEXT");
-  app.add_option("--top", options.top, "How many passages answer a query")
+  app.add_option("--top", options.top, "Number of passages to print for a query")
       ->check(CLI::Range(1, 1'000'000))
       ->option_text("N [3]");
   app.add_option("--by", options.by, "A passage is a 'paragraph', up to an empty line, or a 'line'")
       ->check(CLI::IsMember({"line", "paragraph"}))
       ->option_text("UNIT [paragraph]");
-  app.add_flag("--full", options.full, "Print passages whole, not their beginnings");
+  app.add_flag("--full", options.full, "Print whole passages, not only their beginnings");
 
-  app.add_option("--heatmap", options.heatmap, "Draw what one head attends to, as SVG")->option_text("FILE");
-  app.add_option("--html", options.html, "Write a page that shows what all heads attend to")->option_text("FILE");
+  app.add_option("--heatmap", options.heatmap, "Draw the attention of one head, as SVG")->option_text("FILE");
+  app.add_option("--html", options.html, "Write a page that shows the attention of all heads")->option_text("FILE");
   app.add_option("--sentence", options.sentence, "The sentence to draw; by default the first query")
       ->option_text("TEXT");
-  app.add_option("--layer", options.layer, "Whose head to draw, or to show first")
+  app.add_option("--layer", options.layer, "The layer of the head to draw, or to show first")
       ->check(CLI::Range(0, MiniLm::kLayers - 1))
       ->option_text("0-5 [3]");
-  app.add_option("--head", options.head, "Which head to draw, or to show first")
+  app.add_option("--head", options.head, "The head to draw, or to show first")
       ->check(CLI::Range(0, MiniLm::kHeads - 1))
       ->option_text("0-11 [1]");
 
-  auto* embed = app.add_flag("--embed", options.embed, "Print for each line of stdin its embedding, a JSON array");
-  auto* tokens = app.add_flag("--tokens", options.tokens, "Print for each line of stdin its token ids, a JSON array");
+  auto* embed = app.add_flag("--embed", options.embed, "Print the embedding of each line of stdin, as a JSON array");
+  auto* tokens = app.add_flag("--tokens", options.tokens, "Print the token ids of each line of stdin, as a JSON array");
   tokens->excludes(embed);
 
   app.add_option("--model", options.model,
                  "Directory of model.safetensors and vocab.txt; by default $HEED_MODEL_DIR, "
-                 "or where fetch_model.sh puts them")
+                 "or the directory that fetch_model.sh fills")
       ->option_text("DIR");
   app.add_option("--threads", options.threads, "0: one for each core")
       ->check(CLI::Range(0, 1024))
@@ -120,7 +120,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   return std::nullopt;
 }
 
-// One JSON array on a line of its own.
+// One line with a JSON array.
 template <class Numbers>
 void print_array(const Numbers& numbers) {
   std::string line;
@@ -151,7 +151,7 @@ void print_embeddings(const WordPiece& tokenizer, const MiniLm& model, heed::Con
   }
 }
 
-// What the heads attend to in one sentence: one of them as a picture, all of them as a page.
+// Draws the attention in one sentence: one head as a picture, all heads as a page.
 void draw_attention(const Options& options, const WordPiece& tokenizer, const MiniLm& model, heed::Context& context) {
   const std::string& sentence = options.sentence.empty() ? options.queries.front() : options.sentence;
   const std::vector<int> ids = tokenizer.encode(sentence, MiniLm::kMaxLength);
@@ -251,7 +251,7 @@ void run(const Options& options) {
   const WordPiece tokenizer(options.model / "vocab.txt");
   if (options.tokens) return print_tokens(tokenizer);
 
-  // What is wrong with the files shows before the model is loaded.
+  // Reports faults of the files before loading the model.
   const std::vector<Passage> passages = read_passages(options, tokenizer);
   const MiniLm model(options.model);
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));

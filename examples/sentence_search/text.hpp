@@ -15,7 +15,7 @@ namespace sentence_search {
 using examples::in_quotes;
 using examples::read_file;
 
-// A piece of a text file that is searched as one: the text as it stands there, and where it starts.
+// A passage of a text file: its text, unchanged, and its position.
 struct Passage {
   std::string text;
   std::string file;

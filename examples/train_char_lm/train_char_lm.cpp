@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Trains a small GPT on the characters of a text, and lets it write.
+// Trains a small GPT on the characters of a text, and prints a sample of its writing.
 
 #include <algorithm>
 #include <chrono>
@@ -55,20 +55,20 @@ struct Options {
 
 // Returns the exit status if there is nothing left to do: help was asked for, or the command line makes no sense.
 std::optional<int> parse(int argc, char** argv, Options& options) {
-  CLI::App app("Trains a small GPT on the characters of a text, and lets it write.", "train_char_lm");
+  CLI::App app("Trains a small GPT on the characters of a text, and prints a sample of its writing.", "train_char_lm");
   app.get_formatter()->column_width(34);
   Settings& settings = options.settings;
   app.add_option("--text", options.text,
                  "The text; by default the King James Bible that ../common/fetch_text.sh fetches")
       ->option_text("FILE");
-  app.add_option("--checkpoint", options.checkpoint, "Where the training is kept")
+  app.add_option("--checkpoint", options.checkpoint, "The file that keeps the training")
       ->option_text("FILE [" + options.checkpoint + "]");
-  auto* resume = app.add_flag("--resume", options.resume, "Go on with the training in the checkpoint, as it was set up")
+  auto* resume = app.add_flag("--resume", options.resume, "Continue the training in the checkpoint, with its settings")
                      ->option_text(" ");
   app.add_flag("--overwrite", options.overwrite, "Start anew even if there is a checkpoint")
       ->excludes(resume)
       ->option_text(" ");
-  app.add_option("--curve", options.curve, "Where the loss curve is drawn, as SVG")
+  app.add_option("--curve", options.curve, "The file for the loss curve, as SVG")
       ->option_text("FILE [" + options.curve + "]");
   const auto add = [&](const char* name, auto& value, const char* what, auto least, auto most) {
     std::ostringstream text;
@@ -92,10 +92,10 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
       ->excludes(resume);
 
   add("--sample", options.sample, "Characters to write in the end", 0, 100'000'000);
-  app.add_option("--prompt", options.prompt, "What the sample begins with")
+  app.add_option("--prompt", options.prompt, "The beginning of the sample")
       ->option_text("TEXT [" + options.prompt + "]");
-  add("--temperature", options.temperature, "How bold it is; 0 takes the likeliest character", 0.0, 100.0);
-  app.add_option("--html", options.html, "Write a page that shows what all heads attend to in the sample")
+  add("--temperature", options.temperature, "Randomness of the sample; 0 takes the likeliest character", 0.0, 100.0);
+  app.add_option("--html", options.html, "Write a page that shows the attention of all heads in the sample")
       ->option_text("FILE");
   app.callback([&options] {
     const Settings& set = options.settings;
@@ -177,7 +177,7 @@ int train(Training& training, const Options& options) {
   return training.is_done() ? 0 : interrupt.signal();
 }
 
-// What all heads attend to in the last characters of a sample, as many as the model sees.
+// Writes the attention of all heads to the last characters of a sample, as many as the model sees.
 void write_page(const Training& training, const Corpus& corpus, std::vector<int> sample, const Options& options,
                 heed::Context& context) {
   const std::size_t seen = std::min(sample.size(), static_cast<std::size_t>(training.settings().length));

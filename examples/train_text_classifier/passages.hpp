@@ -16,7 +16,7 @@ namespace train_text_classifier {
 // own. What else there is (digits, quotes, dashes) only separates.
 std::vector<std::string> split_words(std::string_view text);
 
-// Numbers for the most frequent words; 0 stands for all others.
+// Numbers for the most frequent words; 0 for all others.
 class Vocabulary {
  public:
   // The `size - 1` most frequent words of the texts; of equally frequent ones, those first in the alphabet.

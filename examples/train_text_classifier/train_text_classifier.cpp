@@ -40,7 +40,7 @@ struct Options {
 
 // Returns the exit status if there is nothing left to do: help was asked for, or the command line makes no sense.
 std::optional<int> parse(int argc, char** argv, Options& options) {
-  CLI::App app("Learns which of some texts a passage is from; the last fifth of each text is held out.",
+  CLI::App app("Learns to recognize the text that a passage is from; the last fifth of each text is held out.",
                "train_text_classifier");
   app.get_formatter()->column_width(34);
   app.add_option("FILES", options.files, "Text files; by default the six novels that ../common/fetch_text.sh fetches")
@@ -53,7 +53,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   add("--steps", options.steps, "Steps of each training", TrainOptions{}.warmup + 1, 100'000'000);
   add("--length", options.length, "Words in a passage", 1, 65536);
   add("--vocabulary", options.vocab_size, "Words that are told apart, and one for all others", 2, 1'000'000);
-  app.add_option("--curve", options.curve, "Where the loss curves are drawn, as SVG")
+  app.add_option("--curve", options.curve, "The file for the loss curves, as SVG")
       ->option_text("FILE [" + options.curve + "]");
   try {
     app.parse(argc, argv);

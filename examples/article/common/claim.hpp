@@ -30,7 +30,7 @@ std::string format(const char* format, double value);
 // The same with one after the other: format("%.1f of %.0f", {1.5, 2}).
 std::string format(const char* format, std::initializer_list<double> values);
 
-// What a measurement may be.
+// The values that a measurement may have.
 struct Range {
   double low, high;
   bool contains(double value) const { return low <= value && value <= high; }
@@ -68,15 +68,15 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-// Whether a claim held on the measurements.
+// The verdict on a claim.
 enum class Verdict { Held, Partly, Contradicted };
 
-// What a program found, in the order in which it tells it.
+// The findings of a program, in the order of its output.
 class Report {
  public:
   explicit Report(bool quick) : quick_(quick) {}
 
-  // Whether only the direction is wanted, in seconds: the tests.
+  // True in tests, which want only the direction, within seconds.
   bool quick() const { return quick_; }
   // full, or the reduced setting of the tests.
   template <class Setting>
@@ -84,7 +84,7 @@ class Report {
     return quick_ ? reduced : full;
   }
 
-  // A paragraph: what is measured and how, or what is to be seen.
+  // A paragraph that describes a measurement or its result.
   void text(std::string paragraph) { parts_.emplace_back(Paragraph{std::move(paragraph)}); }
   // Empty; stays where it is, so that rows can be added later.
   Table& table(std::string title, std::vector<std::string> columns) {
@@ -94,8 +94,8 @@ class Report {
               examples::Axes axes = {}) {
     parts_.emplace_back(Picture{std::move(title), std::move(x_label), std::move(y_label), std::move(curves), axes});
   }
-  // What must be found again on any machine: the direction of the claim, or of what contradicts it, with a margin.
-  // The program fails where it is not. Returns whether it is.
+  // A finding that every machine must confirm: the direction of the claim, or of its opposite, with a margin. Returns
+  // true if the value is in the range; otherwise the program fails.
   bool expect(std::string what, double value, Range range) {
     checks_.push_back({std::move(what), value, range});
     return range.contains(value);

@@ -42,7 +42,7 @@ void add(const In& a, const In& b, const Out& to) {
 }
 
 // Attention of x (B, L, E) to itself without projections of queries, keys and values: their heads are columns of x.
-// What the heads give is still mixed by out_proj.
+// out_proj still mixes the outputs of the heads.
 class PlainAttention {
  public:
   struct Cache {

@@ -19,7 +19,7 @@ namespace article {
 
 // Sequences of tokens and what is to be said about them.
 struct Batch {
-  heed::Tensor<int, 2> ids;      // (B, L); what stands in the padding must be a token too
+  heed::Tensor<int, 2> ids;      // (B, L); padding must be a token too
   std::vector<int> lengths;      // (B) real tokens of each sequence, or empty: all of them
   heed::Tensor<int, 2> targets;  // (B, 1) classes, or (B, L) for Readout::EachToken; kIgnored does not count
 };
@@ -29,7 +29,7 @@ enum class Body { Transformer, Lstm };
 enum class NormPlace { Pre, Post };
 enum class Positions { None, Sinusoidal, Learned };
 enum class Init { Xavier, Normal, Orthogonal };  // of the weight matrices in the body and the head
-// What the head reads: the mean over the tokens, the first token, the ends (in an LSTM the state of each direction at
+// The input of the head: the mean over the tokens, the first token, the ends (in an LSTM the state of each direction at
 // its own end), or each token for itself.
 enum class Readout { Mean, First, Ends, EachToken };
 
@@ -40,7 +40,7 @@ struct ModelOptions {
   heed::Index embed_dim = 64;  // E
   heed::Index num_heads = 4;   // H
   heed::Index num_layers = 2;
-  heed::Index ffn_dim = 0;  // F; 0 stands for 4·E
+  heed::Index ffn_dim = 0;  // F; 0 means 4·E
   Body body = Body::Transformer;
   Readout readout = Readout::Mean;
   bool causal = false;        // of an LSTM: one direction instead of two

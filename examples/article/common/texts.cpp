@@ -37,7 +37,7 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-// The words of a text as ids from 1 on; 1 stands for all words outside the vocabulary.
+// The words of a text as ids from 1 on; 1 for all words outside the vocabulary.
 std::vector<int> ids_of(const std::vector<std::string>& words, const Vocabulary& vocabulary) {
   std::vector<int> ids;
   for (const std::string& word : words) ids.push_back(vocabulary.id(word) + 1);
@@ -211,7 +211,7 @@ Dataset reviews(const ReviewOptions& options) {
   std::vector<std::pair<int, char32_t>> frequent;
   for (const auto& [c, count] : counts) frequent.emplace_back(-count, c);
   std::sort(frequent.begin(), frequent.end());
-  std::map<char32_t, int> ids;  // from 2 on: 0 is padding, 1 stands for all others
+  std::map<char32_t, int> ids;  // from 2 on: 0 is padding, 1 is for all others
   for (const auto& entry : frequent) {
     if (static_cast<int>(ids.size()) + 2 < options.vocab_size)
       ids.emplace(entry.second, static_cast<int>(ids.size()) + 2);

@@ -40,7 +40,7 @@ std::vector<double> accuracies(const Model& model, const std::vector<Example>& e
 // for instance.
 std::vector<char32_t> code_points(std::string_view text);
 
-// The first part of Pride and Prejudice, which lies beside the example sentence_search.
+// The first part of Pride and Prejudice, from the example sentence_search.
 std::string pride_and_prejudice();
 
 // A text as characters, of which each is to be told from those before it; the last tenth is held out.
@@ -91,7 +91,7 @@ struct PassageOptions {
   int vocab_size = 1000;
   std::uint64_t seed = 1;
 };
-// Passages of the six novels of Jane Austen behind one opening, the same for all; the label tells the book. Held-out
+// Passages of the six novels of Jane Austen behind one opening, the same for all; the label is the book. Held-out
 // ones are from the last fifths, and come in pairs: number 2i and 2i + 1, from one book in every other pair. Throws
 // Skipped where the novels are not there.
 struct Passages : Dataset {
