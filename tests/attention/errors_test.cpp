@@ -135,7 +135,7 @@ TEST(AttentionErrors, OutputsThatOverlap) {
     return message_of<heed::ValueError>([&] { heed::attention_with_weights_into(to, weights_to, q, k, v, context); });
   };
   const auto in = [](Heads& x) { return x.view().slice(2, 0, 3); };
-  EXPECT_TRUE(has_all(attend(in(q), weights.view()), {"heed::attention: out overlaps q", "memory of its own"}));
+  EXPECT_TRUE(has_all(attend(in(q), weights.view()), {"heed::attention: out overlaps q", "separate memory"}));
   EXPECT_TRUE(has_all(attend(in(k), weights.view()), {"out overlaps k"}));
   EXPECT_TRUE(has_all(attend(in(v), weights.view()), {"out overlaps v"}));
   EXPECT_TRUE(has_all(attend(out.view(), in(q)), {"weights overlaps q"}));
