@@ -47,7 +47,8 @@ bool hidden_keys_have_no_weight() {
 /// A whole block: heed::compiled holds its code, if the project takes it.
 bool block_is_finite() {
   heed::EncoderLayer<float> block({.embed_dim = 8, .num_heads = 2});
-  block.initialize(/*seed=*/1);
+  heed::Random random(1);
+  block.initialize(random);
   const Eigen::MatrixXf y = block(Eigen::MatrixXf::Ones(3, 8));
   if (y.allFinite()) return true;
   std::printf("a block gives numbers that are not finite\n");

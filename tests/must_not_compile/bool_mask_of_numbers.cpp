@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A matrix of numbers is something to add to scores, not a mask.
-// expect: heed::BoolMask holds bool
+// expect: heed::BoolMask takes bool
 
 #include <heed/mask/bool_mask.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Offsets are borrowed too, by every list that a mask takes.
-// expect: no matching (function for call to|constructor for initialization of) .*Packed
+// expect: no matching (function for call to|constructor for initialization of) .*DocumentMask
 
 #include <vector>
 
