@@ -38,7 +38,7 @@ Encoder encoder(Index kv_heads = 0) {
   model.initialize(random);
   // Scores of untrained layers are small. With the size of trained ones, queries distinguish keys.
   for (Index i = 0; i < 2; ++i) {
-    const auto weight = model.layers[i].self_attn.in_proj_weight.mutable_value();
+    const auto weight = model.layers[static_cast<std::size_t>(i)].self_attn.in_proj_weight.mutable_value();
     std::transform(weight.data(), weight.data() + weight.size(), weight.data(), [](float w) { return 2 * w; });
   }
   return model;
