@@ -18,7 +18,7 @@ using heed::Tensor;
 using heed::TensorView;
 
 /// Bytes that the system can give without swapping; 0 if it does not say.
-long long available_memory() {
+[[maybe_unused]] long long available_memory() {
   std::ifstream file("/proc/meminfo");
   std::string word;
   long long kilobytes = 0;
