@@ -104,7 +104,6 @@ class AnyAttention {
       call.weights = context.workspace().template tensor<T, 4>(extents);
     }
     detail::AttentionTensors<T> x{call.q, call.k, call.v, call.out, call.weights};
-    x.cache = call.cache;
     if (call.cache) {
       call.cache->begin(with_defaults(call.options), x);
       call.cache->attention().run(x, context);
@@ -184,8 +183,8 @@ class AnyAttention {
   detail::InlineValue<256> kind_;
 };
 
-/// What a backward pass needs of a forward pass: the attention value, the inputs and the output (borrowed: they must
-/// live, unchanged, until then), and the row statistics. Its memory is reused from step to step. Move-only.
+/// The inputs of a backward pass, kept by a forward: the attention value, the inputs and the output (borrowed: they
+/// must live, unchanged, until then), and the row statistics. Its memory is reused from step to step. Move-only.
 ///
 ///   heed::AttentionCache<float> cache;
 ///   heed::attention_into(out, q, k, v, Causal{}, cache, context);

@@ -28,7 +28,7 @@
 #define HEED_USES_COMPILED 0
 #endif
 
-/// What src/attention.cpp defines, with `declaration` = template or extern template.
+/// The instances in src/attention.cpp, with `declaration` = template or extern template.
 #define HEED_COMPILED_ATTENTION(declaration)                                                         \
   declaration void multiply<float>(const Product<float>&, Context&);                                 \
   declaration void multiply<double>(const Product<double>&, Context&);                               \

@@ -8,7 +8,7 @@
 #include <heed/nn/self_attention.hpp>
 #include <heed/nn/transformer.hpp>
 
-/// What src/layers.cpp defines for each T, with `declaration` = template or extern template.
+/// The instances in src/layers.cpp for each T, with `declaration` = template or extern template.
 #define HEED_COMPILED_LAYERS(declaration, T) \
   declaration class Linear<T>;               \
   declaration class Norm<T>;                 \

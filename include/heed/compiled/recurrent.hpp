@@ -7,7 +7,7 @@
 #include <heed/compiled/attention.hpp>
 #include <heed/nn/recurrent.hpp>
 
-/// What src/recurrent.cpp defines for each T, with `declaration` = template or extern template.
+/// The instances in src/recurrent.cpp for each T, with `declaration` = template or extern template.
 #define HEED_COMPILED_RECURRENT(declaration, T)    \
   declaration struct detail::SimpleCell<T, false>; \
   declaration struct detail::SimpleCell<T, true>;  \

@@ -30,7 +30,7 @@ inline constexpr Part kind_v = Mask<P>                               ? Part::Mas
                                : std::is_same_v<P, Context>          ? Part::Context
                                                                      : Part::None;
 
-/// How many of the parts are of a kind.
+/// The number of parts of a kind.
 template <Part Kind, class... P>
 inline constexpr int count_v = (0 + ... + static_cast<int>(kind_v<std::remove_cvref_t<P>> == Kind));
 

@@ -266,7 +266,7 @@ class LinearChunk {
     return View(to, {n, source.width()});
   }
 
-  /// How many of the chunk's keys its query i sees.
+  /// The number of the chunk's keys that its query i sees.
   static int visible(int i, const ChunkKeys& keys) { return std::clamp(i + 1 - keys.shift, 0, keys.count); }
   void keep_visible(int i, const ChunkKeys& keys, const View& pairs) const {
     const int from = denominators_[i] == A(0) ? 0 : visible(i, keys);

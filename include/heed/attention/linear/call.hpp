@@ -66,7 +66,7 @@ struct LinearCall {
   TensorView<A, 3> keys;
 };
 
-/// What a backward computes from: the forward's call with its denominators (its `out` is not used), its output and the
+/// The inputs of a backward: the forward's call with its denominators (its `out` is not used), its output and the
 /// gradient of that, both (B, H, Lq, Dv).
 template <class T>
 struct LinearBackwardCall {

@@ -155,7 +155,7 @@ void merge_softmax(const TensorView<A, 4>& near, const TensorView<A, 4>& far, co
   });
 }
 
-/// Whether a call runs as two passes of the fast paths, merged, or as the specification: one softmax over keys and
+/// True if a call runs as two passes of the fast paths, merged, or as the specification: one softmax over keys and
 /// summaries side by side, in O(L²) time.
 template <class A>
 bool runs_in_two_passes(const Context& context) {
