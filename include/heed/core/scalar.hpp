@@ -5,8 +5,10 @@
 /// Scalars: storage types, the type that their sums and exponentials are computed in, and dual numbers, which carry a
 /// derivative.
 
+#include <bit>
 #include <cmath>
 #include <compare>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
@@ -50,6 +52,33 @@ namespace detail {
 template <class T>
 constexpr T infinity() {
   return std::numeric_limits<T>::infinity();
+}
+
+/// The bits of |x|; those of NaN and infinity are the largest. x comes by reference, since compilers may take for
+/// granted that a number passed by value is no NaN.
+inline std::uint32_t magnitude_bits(const float& x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
+inline std::uint64_t magnitude_bits(const double& x) { return std::bit_cast<std::uint64_t>(x) & ~(std::uint64_t{1} << 63); }
+
+/// False for NaN and the infinities. std::isfinite, an inline function outside heed, is always true under flags like
+/// clang's -fno-honor-nans.
+template <class T>
+bool is_finite(const T& x) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    return magnitude_bits(x) < magnitude_bits(infinity<T>());
+  } else {
+    using std::isfinite;
+    return isfinite(x);
+  }
+}
+/// True for NaN.
+template <class T>
+bool is_nan(const T& x) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    return magnitude_bits(x) > magnitude_bits(infinity<T>());
+  } else {
+    using std::isnan;
+    return isnan(x);
+  }
 }
 
 }  // namespace detail

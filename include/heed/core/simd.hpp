@@ -178,6 +178,8 @@ struct Vec {
   using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
   /// The lanes' bits as unsigned integers.
   typedef Word Words __attribute__((vector_size(sizeof(Packet))));
+  /// The lanes as the compilers' vector type, also where Packet is a single T.
+  typedef T Lanes __attribute__((vector_size(sizeof(Packet))));
 
   /// The register.
   Packet p;
@@ -217,6 +219,12 @@ struct Vec {
     std::memcpy(&w, &p, sizeof w);
     return w;
   }
+  /// The lanes.
+  HEED_ALWAYS_INLINE Lanes lanes() const {
+    Lanes l;
+    std::memcpy(&l, &p, sizeof l);
+    return l;
+  }
   /// The register with these bits.
   static HEED_ALWAYS_INLINE Vec from_bits(const Words& w) {
     Vec v;
@@ -231,16 +239,21 @@ struct Vec {
   }
 
   /// @{
-  /// Lane by lane.
-  friend HEED_ALWAYS_INLINE Vec operator+(Vec a, Vec b) { return Vec(Eigen::internal::padd(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec operator-(Vec a, Vec b) { return Vec(Eigen::internal::psub(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec operator*(Vec a, Vec b) { return Vec(Eigen::internal::pmul(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec operator/(Vec a, Vec b) { return Vec(Eigen::internal::pdiv(a.p, b.p)); }
+  /// Lane by lane. These and, with clang, fma() and the comparisons are written with the compilers' operators, so that
+  /// HEED_PRECISE holds for them: Eigen's functions are compiled with whatever flags the program has.
+  friend HEED_ALWAYS_INLINE Vec operator+(Vec a, Vec b) { return Vec(Packet(a.p + b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator-(Vec a, Vec b) { return Vec(Packet(a.p - b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator*(Vec a, Vec b) { return Vec(Packet(a.p * b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator/(Vec a, Vec b) { return Vec(Packet(a.p / b.p)); }
   /// @}
   /// Changes the sign bit, also of 0 and NaN; not every pnegate does.
   friend HEED_ALWAYS_INLINE Vec operator-(Vec a) { return from_bits(a.bits() ^ (Word{1} << (8 * sizeof(T) - 1))); }
   /// a·b + c, fused where the machine fuses.
+#if HEED_PRECISE
+  friend HEED_ALWAYS_INLINE Vec fma(Vec a, Vec b, Vec c) { return Vec(Packet(a.p * b.p + c.p)); }
+#else
   friend HEED_ALWAYS_INLINE Vec fma(Vec a, Vec b, Vec c) { return Vec(Eigen::internal::pmadd(a.p, b.p, c.p)); }
+#endif
   /// @{
   /// Like std::max and std::min: where a is NaN, NaN; where only b is NaN, a. So do x86's instructions, but not NEON's.
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -253,19 +266,40 @@ struct Vec {
   /// @}
   friend HEED_ALWAYS_INLINE Vec abs(Vec a) { return Vec(Eigen::internal::pabs(a.p)); }  ///< lane by lane
 
+  /// @{
   /// Lane masks: all bits of a lane set or clear.
+#if HEED_PRECISE
+  friend HEED_ALWAYS_INLINE Vec less(Vec a, Vec b) { return from_bits(Words(a.lanes() < b.lanes())); }
+  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return from_bits(Words(a.lanes() == b.lanes())); }
+#else
   friend HEED_ALWAYS_INLINE Vec less(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_lt(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_eq(a.p, b.p)); }  ///< as less()
+  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_eq(a.p, b.p)); }
+#endif
+  /// @}
   /// mask ? a : b, lane by lane.
   friend HEED_ALWAYS_INLINE Vec select(Vec mask, Vec a, Vec b) {
+#if HEED_PRECISE
+    return from_bits(mask.bits() != 0 ? a.bits() : b.bits());
+#else
     return Vec(Eigen::internal::pselect(mask.p, a.p, b.p));
+#endif
   }
   /// The lanes of `words` that have `bit` set, as a mask.
   static HEED_ALWAYS_INLINE Vec lanes_with(const Words& words, Word bit) {
-    return from_bits((Words)((words & bit) != 0));
+    return from_bits(Words((words & bit) != 0));
   }
-  /// Whether any lane of a mask is set.
-  friend HEED_ALWAYS_INLINE bool any(Vec mask) { return Eigen::internal::predux_any(mask.p); }
+  /// Whether any lane of a mask is set. Eigen has an instruction for lanes of float; for those of double it adds up
+  /// NaNs, which -ffinite-math-only breaks.
+  friend HEED_ALWAYS_INLINE bool any(Vec mask) {
+    if constexpr (size == 1) {
+      return mask.bits()[0] != 0;
+    } else {
+      typename Vec<float>::Packet floats;
+      static_assert(sizeof floats == sizeof mask);
+      std::memcpy(&floats, &mask, sizeof floats);
+      return Eigen::internal::predux_any(floats);
+    }
+  }
 
   /// The sum of the lanes.
   friend HEED_ALWAYS_INLINE T sum(Vec a) { return Eigen::internal::predux(a.p); }
@@ -275,7 +309,6 @@ struct Vec {
   /// Transposes a square: exchanges lane j of r[i] with lane i of r[j].
   static HEED_ALWAYS_INLINE void transpose(Vec (&r)[size]) {
     if constexpr (size > 1) {
-      typedef T Lanes __attribute__((vector_size(sizeof(Packet))));
       Lanes lanes[size];
       detail::unroll<size>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { std::memcpy(&lanes[i], &r[i].p, sizeof(Packet)); });
       detail::transpose(lanes, std::make_integer_sequence<int, size>{});
@@ -316,7 +349,7 @@ HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
   std::memcpy(&h, from, sizeof h);
   const V::Words w = __builtin_convertvector(h, V::Words);
   V::Words u = (V::from_bits((w & 0x7fffu) << 13) * V(0x1p112f)).bits();
-  u |= (V::Words)(u >= 0x47800000u) & 0x7f800000u;
+  u |= V::Words(u >= 0x47800000u) & 0x7f800000u;
   return V::from_bits(u | ((w & 0x8000u) << 16));
 #endif
 }
