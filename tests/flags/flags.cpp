@@ -173,7 +173,8 @@ void layers() {
 
   heed::Linear<T> linear({.in_features = in, .out_features = out, .bias = false});
   linear.initialize(random);
-  std::transform(w.begin(), w.end(), linear.weight.mutable_value().data(), [](double value) { return static_cast<T>(value); });
+  std::transform(w.begin(), w.end(), linear.weight.mutable_value().data(),
+                 [](double value) { return static_cast<T>(value); });
   const auto y = linear(input);
   expect_near<T>("linear", in, numbers_of(y), plain::product(x, w, in), 1e-5);
   linear.pack();
@@ -189,10 +190,10 @@ void layers() {
   linear.weight.zero_grad();
   linear.weight.grad_matrix()(0, 0) = T(3), linear.weight.grad_matrix()(1, 1) = T(4);
   heed::clip_grad_norm(parameters, 1.0, context);
-  expect_near<T>("clipping", 2,
-                 {static_cast<double>(linear.weight.grad_matrix()(0, 0)),
-                  static_cast<double>(linear.weight.grad_matrix()(1, 1))},
-                 {0.6, 0.8}, 1e-6);
+  expect_near<T>(
+      "clipping", 2,
+      {static_cast<double>(linear.weight.grad_matrix()(0, 0)), static_cast<double>(linear.weight.grad_matrix()(1, 1))},
+      {0.6, 0.8}, 1e-6);
   for (const T wrong : {nan_of<T>(), infinity_of<T>()}) {
     linear.weight.grad_matrix()(0, 0) = wrong;
     expect_refusal("clipping of a gradient that is not finite",
@@ -210,10 +211,10 @@ void narrow_types() {
   round_to<float>(q);
   Numbers half_k = k, half_v = v;
   round_to<heed::half>(half_k), round_to<heed::half>(half_v);
-  expect_near<float>("attention on half", L,
-                     numbers_of(heed::attention(head_of<float>(q, D), head_of<heed::half>(k, D),
-                                                head_of<heed::half>(v, D))),
-                     plain::attention(q, half_k, half_v, D, false), 1e-6);
+  expect_near<float>(
+      "attention on half", L,
+      numbers_of(heed::attention(head_of<float>(q, D), head_of<heed::half>(k, D), head_of<heed::half>(v, D))),
+      plain::attention(q, half_k, half_v, D, false), 1e-6);
 }
 
 void options() {

@@ -33,7 +33,8 @@ std::vector<double> attention(const std::vector<double>& q, const std::vector<do
     const std::vector<double> w = weights_of(&q[static_cast<std::size_t>(i * D)], k, D, causal ? Lk - Lq + i + 1 : Lk);
     for (std::size_t j = 0; j < w.size(); ++j) {
       for (int d = 0; d < D; ++d) {
-        out[static_cast<std::size_t>(i * D + d)] += w[j] * v[j * static_cast<std::size_t>(D) + static_cast<std::size_t>(d)];
+        out[static_cast<std::size_t>(i * D + d)] +=
+            w[j] * v[j * static_cast<std::size_t>(D) + static_cast<std::size_t>(d)];
       }
     }
   }

@@ -7,7 +7,7 @@
 /// A user may define, before any heed header and alike in all translation units:
 ///   HEED_ALLOW_FAST_MATH   accept -ffast-math and its parts; the promises about NaN, Inf, masked values and equal bits
 ///                          are then void
-///   HEED_THROW(exception)  replaces `throw exception` (default without exceptions: print and abort)
+///   HEED_THROW(exception)  replaces `throw exception` (default without exceptions: print and abort); must not return
 ///
 /// Translation units compiled with different flags link into one program when
 ///   - they differ in instruction sets (-m..., -march=...), the version of Eigen, its alignment, exceptions,
@@ -158,11 +158,12 @@
 #define HEED_PRECISE_END
 #endif
 
-// Whether sums may be added up in another order than written.
-#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || (defined(__clang__) && !HEED_PRECISE)
-#define HEED_MAY_REASSOCIATE 1
+// Whether a sum may be added up in another order than written, or keep more digits than its type has, as on x87.
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || (defined(__clang__) && !HEED_PRECISE) || \
+    __FLT_EVAL_METHOD__ != 0
+#define HEED_INEXACT_SUMS 1
 #else
-#define HEED_MAY_REASSOCIATE 0
+#define HEED_INEXACT_SUMS 0
 #endif
 
 #if defined(HEED_THROW)

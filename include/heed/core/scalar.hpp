@@ -57,7 +57,9 @@ constexpr T infinity() {
 /// The bits of |x|; those of NaN and infinity are the largest. x comes by reference, since compilers may take for
 /// granted that a number passed by value is no NaN.
 inline std::uint32_t magnitude_bits(const float& x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
-inline std::uint64_t magnitude_bits(const double& x) { return std::bit_cast<std::uint64_t>(x) & ~(std::uint64_t{1} << 63); }
+inline std::uint64_t magnitude_bits(const double& x) {
+  return std::bit_cast<std::uint64_t>(x) & ~(std::uint64_t{1} << 63);
+}
 
 /// False for NaN and the infinities. std::isfinite, an inline function outside heed, is always true under flags like
 /// clang's -fno-honor-nans.

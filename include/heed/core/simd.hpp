@@ -108,6 +108,8 @@ HEED_ALWAYS_INLINE void keep([[maybe_unused]] P& x) {
   asm("" : "+x"(x));
 #elif defined(__aarch64__) && defined(EIGEN_VECTORIZE_NEON)
   asm("" : "+w"(x));
+#elif __FLT_EVAL_METHOD__ != 0
+  asm("" : "+m"(x));  // in memory, it is rounded
 #endif
 }
 
@@ -342,15 +344,17 @@ HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
 #elif defined(__F16C__) && defined(EIGEN_VECTORIZE_AVX)
   return V(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 #else
-  // Shift exponent and mantissa into place, correct the bias by a multiplication (exact, also for subnormals),
-  // then give Inf and NaN their full exponent back.
+  // Shift exponent and mantissa into place and correct the bias; give Inf and NaN their full exponent. A subnormal
+  // takes the exponent of 2^-14, of which 2^-14 is then taken away: that is exact, and no operand is a subnormal float,
+  // which a thread may treat as 0. The sign comes last, since some roundings make 0 negative.
   typedef std::uint16_t Half __attribute__((vector_size(sizeof(V::Packet) / 2)));
   Half h;
   std::memcpy(&h, from, sizeof h);
-  const V::Words w = __builtin_convertvector(h, V::Words);
-  V::Words u = (V::from_bits((w & 0x7fffu) << 13) * V(0x1p112f)).bits();
-  u |= V::Words(u >= 0x47800000u) & 0x7f800000u;
-  return V::from_bits(u | ((w & 0x8000u) << 16));
+  const V::Words w = __builtin_convertvector(h, V::Words), magnitude = w & 0x7fffu;
+  const V::Words subnormal = V::Words(magnitude < 0x0400u), special = V::Words(magnitude >= 0x7c00u);
+  const V::Words u = (magnitude << 13) + 0x38000000u + (special & 0x38000000u) + (subnormal & 0x00800000u);
+  const V value = V::from_bits(u) - V::from_bits(subnormal & 0x38800000u);
+  return V::from_bits((value.bits() & 0x7fffffffu) | ((w & 0x8000u) << 16));
 #endif
 }
 HEED_ALWAYS_INLINE Vec<float> load_float(const float* from) { return Vec<float>::load(from); }

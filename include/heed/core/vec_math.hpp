@@ -70,13 +70,13 @@ HEED_ALWAYS_INLINE void exp2_in_place(Vec<T> (&x)[N]) {
     const V rounding = V::constant(C::rounding);
     unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
       r[i] = x[i] + rounding;
-#if HEED_MAY_REASSOCIATE
+#if HEED_INEXACT_SUMS
       keep(r[i].p);
 #endif
     });
     unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
       V n = r[i] - rounding;
-#if HEED_MAY_REASSOCIATE
+#if HEED_INEXACT_SUMS
       keep(n.p);
 #endif
       x[i] = x[i] - n;
@@ -246,8 +246,7 @@ HEED_NOINLINE bool has_non_finite(const S* rows, Index row_stride, Index n, Inde
     const S* row = rows + r * row_stride;
     Index d = 0;
     for (; d + N * V::size <= width; d += N * V::size) {
-      unroll<N>([&](auto i)
-                    HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = fma(load(row + d + i * V::size), zero, zeros[i]); });
+      unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = fma(load(row + d + i * V::size), zero, zeros[i]); });
     }
     for (; d + V::size <= width; d += V::size) zeros[0] = fma(load(row + d), zero, zeros[0]);
     for (; d < width; ++d) rest += static_cast<A>(row[d]) * first_lane(zero);
