@@ -107,6 +107,12 @@ void attention() {
     expect_near<T>("one padded query", L,
                    numbers_of(heed::attention(head_of<T>(last, D), padded_key, padded_value, heed::Padding(visible))),
                    plain::attention(last, short_k, short_v, D, false), 1e-6);
+    // The last value is garbage, which the last query alone sees.
+    auto late_value = head_of<T>(v, D);
+    for (int d = 0; d < D; ++d) late_value(0, 0, L - 1, d) = nan_of<T>();
+    const auto before = heed::attention(query, key, late_value, heed::Causal{});
+    expect("NaN in the future", std::equal(causal.data(), causal.data() + (L - 1) * D, before.data()));
+    expect("NaN in the present", plain::is_nan(static_cast<double>(before(0, 0, L - 1, 0))));
     const T seen = heed::attention(query, padded_key, padded_value)(0, 0, 0, 0);
     expect("a visible NaN", plain::is_nan(static_cast<double>(seen)));
     const int none[] = {0};
