@@ -5,6 +5,7 @@
 /// A check that arithmetic is what the kernels rely on. Compilers define nothing for many flags that change it, and
 /// pragmas or attributes of the program can change it too, so it is tried once in each program, before the first call.
 
+#include <heed/core/error.hpp>
 #include <heed/core/float_state.hpp>
 #include <heed/core/vec_math.hpp>
 
