@@ -10,6 +10,7 @@
 #include <concepts>
 #include <utility>
 
+#include <heed/core/scalar.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
