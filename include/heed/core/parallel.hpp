@@ -178,16 +178,16 @@ class ThreadPool final : public Executor {
 #endif
     }
 
-    const ThreadPool* pool_;
-    const unsigned process_ = detail::fork_count();
-    std::mutex caller_;
-    const Task* task_ = nullptr;
-    int count_ = 0;
-    detail::FloatState state_;
     alignas(64) std::atomic<std::uint32_t> start_{0};
     alignas(64) std::atomic<int> next_{0};
     alignas(64) std::atomic<int> running_{0};
     std::atomic<bool> stop_{false};
+    const unsigned process_ = detail::fork_count();
+    const ThreadPool* pool_;
+    std::mutex caller_;
+    const Task* task_ = nullptr;
+    int count_ = 0;
+    detail::FloatState state_;
     std::mutex failure_guard_;
     std::exception_ptr failure_;
     std::vector<std::thread> threads_;
