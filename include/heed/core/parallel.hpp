@@ -178,19 +178,20 @@ class ThreadPool final : public Executor {
 #endif
     }
 
-    alignas(64) std::atomic<std::uint32_t> start_{0};
-    alignas(64) std::atomic<int> next_{0};
-    alignas(64) std::atomic<int> running_{0};
-    std::atomic<bool> stop_{false};
-    const unsigned process_ = detail::fork_count();
     const ThreadPool* pool_;
+    const unsigned process_ = detail::fork_count();
+    std::atomic<bool> stop_{false};
     std::mutex caller_;
-    const Task* task_ = nullptr;
+    // What a caller writes and a thread that starts reads is in one cache line.
+    alignas(64) std::atomic<std::uint32_t> start_{0};
     int count_ = 0;
     detail::FloatState state_;
+    const Task* task_ = nullptr;
+    std::vector<std::thread> threads_;
+    alignas(64) std::atomic<int> next_{0};
+    alignas(64) std::atomic<int> running_{0};
     std::mutex failure_guard_;
     std::exception_ptr failure_;
-    std::vector<std::thread> threads_;
   };
 
   /// This process's crew.
