@@ -262,7 +262,7 @@ struct Vec {
   }
   /// The lanes of `words` that have `bit` set, as a mask.
   static HEED_ALWAYS_INLINE Vec lanes_with(const Words& words, Word bit) {
-    return from_bits((Words)((words & bit) != 0));
+    return from_bits(reinterpret_cast<Words>((words & bit) != 0));
   }
   /// Whether any lane of a mask is set.
   friend HEED_ALWAYS_INLINE bool any(Vec mask) { return Eigen::internal::predux_any(mask.p); }
@@ -316,7 +316,7 @@ HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
   std::memcpy(&h, from, sizeof h);
   const V::Words w = __builtin_convertvector(h, V::Words);
   V::Words u = (V::from_bits((w & 0x7fffu) << 13) * V(0x1p112f)).bits();
-  u |= (V::Words)(u >= 0x47800000u) & 0x7f800000u;
+  u |= reinterpret_cast<V::Words>(u >= 0x47800000u) & 0x7f800000u;
   return V::from_bits(u | ((w & 0x8000u) << 16));
 #endif
 }
