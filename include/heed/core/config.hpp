@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Every macro of the library, and the inline namespace that separates differently compiled copies of it.
@@ -194,3 +195,5 @@ using Index = std::ptrdiff_t;
 constexpr const char* isa() { return HEED_STRING(HEED_ISA); }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The exceptions, and the macro that checks arguments at a public boundary.
@@ -91,3 +92,5 @@ HEED_NAMESPACE_END
   do {                                                                       \
     if (!(condition)) ::heed::detail::raise<::heed::Exception>(__VA_ARGS__); \
   } while (false)
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The sizes that the instruction set sets, and Vec<T>: one register of float or double. The only file that touches
@@ -340,3 +341,5 @@ HEED_ALWAYS_INLINE void convert_row(const S* from, Index stride, Index n, T* to)
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// MappedFile: the bytes of a file, mapped into memory where the system can, otherwise read. AtomicFile: a file that
@@ -173,3 +174,5 @@ inline void write_file(const std::string& path, std::string_view bytes, std::str
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

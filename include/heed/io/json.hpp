@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// JsonWriter: writes JSON for reports, pages and file headers. Numbers do not depend on the locale.
@@ -123,3 +124,5 @@ class JsonWriter {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

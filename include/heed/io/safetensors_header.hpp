@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Parses, checks and writes the header of a safetensors file.
@@ -344,8 +345,8 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   in_order.reserve(header.tensors.size());
   for (const auto& entry : header.tensors) {
     const auto& [name, info] = entry;
-    const auto fail = [&, &name = name](const auto&... parts) {
-      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", in_quotes(name), ": ", parts...);
+    const auto fail = [&, &tensor = name](const auto&... parts) {
+      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", in_quotes(tensor), ": ", parts...);
     };
     const std::optional<std::uint64_t> bytes = checked_bytes(info.dtype, info.shape);
     if (!bytes) fail("shape ", shape_text(info.shape), " has more bytes than 63 bits can count");
@@ -443,3 +444,5 @@ inline std::string write_header(const std::vector<std::pair<std::string_view, Te
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>
