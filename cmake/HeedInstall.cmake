@@ -22,6 +22,6 @@ configure_file(cmake/heed.pc.in heed.pc @ONLY)
 install(TARGETS heed EXPORT heedTargets FILE_SET HEADERS)
 install(EXPORT heedTargets NAMESPACE heed:: DESTINATION ${HEED_PACKAGE_DIR})
 install(FILES ${PROJECT_BINARY_DIR}/heedConfig.cmake ${PROJECT_BINARY_DIR}/heedConfigVersion.cmake
-  cmake/HeedDependencies.cmake DESTINATION ${HEED_PACKAGE_DIR})
+  cmake/HeedDependencies.cmake cmake/HeedPresent.cmake DESTINATION ${HEED_PACKAGE_DIR})
 install(FILES ${PROJECT_BINARY_DIR}/heed.pc DESTINATION ${HEED_PC_DIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

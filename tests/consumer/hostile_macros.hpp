@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Names that other headers define as macros, defined as something that no compiler takes. Eigen and the standard library
+// Names that other headers define as macros, defined as something that no compiler takes. Eigen and the standard
+// library
 
 #include <algorithm>
 #include <array>
@@ -21,9 +22,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <immintrin.h>
 #include <initializer_list>
 #include <iomanip>
 #include <iostream>
@@ -46,23 +49,19 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <system_error>
 #include <thread>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
+#include <unistd.h>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <immintrin.h>
 
 #include <Eigen/Dense>
 

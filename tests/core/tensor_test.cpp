@@ -103,7 +103,9 @@ TEST(Tensor, RefusesExtentsThatAreNegativeOrTooLarge) {
   constexpr Index most = std::numeric_limits<int>::max();
   EXPECT_THROW((Tensor<float, 2>(-1, 2)), heed::ShapeError);
   EXPECT_THROW((Tensor<float, 2>(2, -1)), heed::ShapeError);
+#if PTRDIFF_MAX > INT32_MAX
   EXPECT_THROW((Tensor<float, 1>(most + 1)), heed::ShapeError);
+#endif
   EXPECT_THROW((Tensor<float, 4>(most, most, most, 2)), heed::ShapeError);
   EXPECT_THROW((Tensor<float, 2>(0, -1)), heed::ShapeError);
   try {

@@ -140,7 +140,7 @@ class AtomicFile {
   }
   void commit() {
     bool written = std::fflush(stream_.get()) == 0;
-#if __has_include(<unistd.h>)
+#if __has_include(<sys/mman.h>)
     written = written && ::fsync(::fileno(stream_.get())) == 0;
 #endif
     if (!written) fail("written", errno);

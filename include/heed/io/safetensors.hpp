@@ -364,7 +364,7 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
   for (const NamedTensor& tensor : tensors) in_order.push_back(&tensor);
   // Not std::stable_sort, for which clang 19 warns of a deprecated function of libstdc++.
   std::sort(in_order.begin(), in_order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    const std::size_t a_size = size_of(a->info().dtype), b_size = size_of(b->info().dtype);
+    const std::uint64_t a_size = size_of(a->info().dtype), b_size = size_of(b->info().dtype);
     return a_size != b_size ? a_size > b_size : a < b;
   });
   std::vector<std::pair<std::string_view, TensorInfo>> listed;

@@ -414,7 +414,7 @@ inline std::pair<SafeTensorsHeader, std::uint64_t> read_header(std::string_view 
              length <= rest ? "a header may have " + std::to_string(kMaxHeaderBytes)
                             : "only " + std::to_string(rest) + " bytes follow",
              "; the file is cut short or no safetensors file", guess_other_format(bytes));
-  SafeTensorsHeader header = HeaderParser(bytes.substr(8, length), file).parse();
+  SafeTensorsHeader header = HeaderParser(bytes.substr(8, static_cast<std::size_t>(length)), file).parse();
   check_layout(header, rest - length, file);
   return {std::move(header), 8 + length};
 }
