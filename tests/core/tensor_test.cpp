@@ -114,7 +114,9 @@ TEST(Tensor, RefusesExtentsThatAreNegativeOrTooLarge) {
   } catch (const heed::ShapeError& e) {
     EXPECT_NE(std::string(e.what()).find("(3, -1)"), std::string::npos) << e.what();
   }
+#if PTRDIFF_MAX > INT32_MAX
   EXPECT_NO_THROW((Tensor<float, 4>(most, 0, most, most)));
+#endif
 }
 
 // ---- TensorView ----------------------------------------------------------------------------------------------------

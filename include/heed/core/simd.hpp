@@ -103,7 +103,8 @@ HEED_ALWAYS_INLINE void unroll(F&& f) {
 /// Keeps a value in a vector register: the compiler can't fold its load into later instructions.
 template <class P>
 HEED_ALWAYS_INLINE void keep([[maybe_unused]] P& x) {
-#if defined(EIGEN_VECTORIZE_AVX512)
+#if defined(__wasm__)  // Eigen's SSE is emulated there, and registers have no names
+#elif defined(EIGEN_VECTORIZE_AVX512)
   asm("" : "+v"(x));
 #elif defined(EIGEN_VECTORIZE_SSE)
   asm("" : "+x"(x));

@@ -31,7 +31,7 @@ class MappedFile {
   MappedFile() = default;
   /// Throws FormatError when the path cannot be opened or read, or is no regular file.
   static MappedFile open(const std::string& path) {
-#if __has_include(<sys/mman.h>)
+#if __has_include(<sys/mman.h>) && !defined(__EMSCRIPTEN__)  // whose mmap copies, or fails in silence on node's files
     MappedFile file;
     if (file.map(path)) return file;
 #endif

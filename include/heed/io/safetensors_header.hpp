@@ -437,7 +437,8 @@ inline std::string write_header(const std::vector<std::pair<std::string_view, Te
   std::string json = writer.close('}').take();
   json.append((8 - json.size() % 8) % 8, ' ');
   std::string header;
-  for (int i = 0; i < 8; ++i) header += static_cast<char>(static_cast<unsigned char>(json.size() >> 8 * i & 0xFF));
+  const std::uint64_t length = json.size();
+  for (int i = 0; i < 8; ++i) header += static_cast<char>(static_cast<unsigned char>(length >> 8 * i & 0xFF));
   return header += json;
 }
 
