@@ -124,7 +124,7 @@ void files() {
     auto bias = linear->bias.mutable_value();
     for (int i = 0; i < bias.extent(0); ++i) bias(i) = static_cast<float>(i) / 4;
   }
-  heed::save_parameters(numbers, "numbers.safetensors");
+  for (int times = 0; times < 2; ++times) heed::save_parameters(numbers, "numbers.safetensors");
   heed::AdamW<float> optimizer(numbers, {.learning_rate = 0.25});
   heed::Context context;
   context.seed = 0x123456789abcdefu;

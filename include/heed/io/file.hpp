@@ -19,6 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #endif
+#if defined(_WIN32)
+#include <filesystem>
+#endif
 
 HEED_NAMESPACE_BEGIN
 
@@ -144,7 +147,7 @@ class AtomicFile {
     written = written && ::fsync(::fileno(stream_.get())) == 0;
 #endif
     if (!written) fail("written", errno);
-    if (std::fclose(stream_.release()) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    if (std::fclose(stream_.release()) != 0 || !replace(temporary_, path_)) {
       const int error = errno;
       std::remove(temporary_.c_str());
       fail("put in place", error);
@@ -155,6 +158,18 @@ class AtomicFile {
   [[noreturn]] void fail(const char* what, int error) const {
     raise<FormatError>(function_, ": file ", in_quotes(path_, path_.size()), " cannot be ", what, ": ",
                        std::strerror(error));
+  }
+
+  /// Renames a file, also over another; sets errno where it returns false.
+  static bool replace(const std::string& from, const std::string& to) {
+#if defined(_WIN32)  // where std::rename keeps the other
+    std::error_code error;
+    std::filesystem::rename(from, to, error);
+    errno = error.default_error_condition().value();
+    return !error;
+#else
+    return std::rename(from.c_str(), to.c_str()) == 0;
+#endif
   }
 
   struct Close {
