@@ -51,6 +51,7 @@ TEST(Alignment, FromNeedsOnePositionASample) {
                       {"heed::Window::from: position -2 of sample 1 is negative"}));
 }
 
+#if PTRDIFF_MAX > INT32_MAX  // else memory ends before
 TEST(Alignment, HasNoOverflow) {
   const int first[] = {INT_MAX};
   const auto causal = heed::bind(heed::Causal::from(first), shape(1, 4, 4));
@@ -59,6 +60,7 @@ TEST(Alignment, HasNoOverflow) {
   EXPECT_FALSE(heed::is_visible(window, 0, 0, 3, 2));
   EXPECT_TRUE(heed::is_visible(window, 0, 0, 3, 3));
 }
+#endif
 
 TEST(Window, RefusesNegativeWidths) {
   EXPECT_TRUE(has_all(message_of<heed::ValueError>([] { heed::Window(-1, 2); }),
@@ -72,7 +74,7 @@ TEST(Counts, MayBeAsLargeAsAnIndex) {
   EXPECT_EQ(heed::to_string(heed::Window(most, 0), 2, 2), "#.\n##\n");
   EXPECT_EQ(heed::to_string(heed::Window(0, most), 2, 2), "##\n.#\n");
   EXPECT_EQ(heed::to_string(heed::Strided(most, 0), 3, 3), "#..\n##.\n#.#\n");
-  EXPECT_EQ(heed::to_string(heed::Strided(heed::Index{1} << 32, most), 1, 1), "#\n");
+  EXPECT_EQ(heed::to_string(heed::Strided(most / 2 + 1, most), 1, 1), "#\n");
   EXPECT_EQ(heed::to_string(heed::GlobalTokens(most), 1, 2), "##\n");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// AnyAttention: an owning attention value of any type. AttentionCache: what a backward pass needs of a forward pass,
@@ -254,3 +255,5 @@ void attend_backward(AttentionCache<T>& cache, const TensorView<const T, 4>& dou
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Attention: softmax(modifier(scale · Q·Kᵀ) under a mask) · V (Vaswani et al., "Attention is all you need", 2017), its
@@ -240,3 +241,5 @@ auto attention_backward(const DOut& dout, const Q& q, const K& k, const V& v, Pa
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

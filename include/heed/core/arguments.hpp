@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The boundary between what users pass (tensors, views, plain Eigen) and the cores, which work on views of one rank.
@@ -63,3 +64,5 @@ result_t<X, T> make_result(const Extents<Rank>& extents) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Buffer: memory that is kept between calls. Caches, parameters and packed weights hold theirs in it.
@@ -104,3 +105,5 @@ struct CopiedBuffer : Buffer<T> {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Executors: run numbered tasks serially (Serial), on a pool of threads (ThreadPool), or in a loop of the program's
@@ -242,3 +243,5 @@ void parallel_for_each(Executor* executor, Index n, F&& task) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The sizes that the instruction set sets, and Vec<T>: one register of float or double. The only file that touches
@@ -102,7 +103,8 @@ HEED_ALWAYS_INLINE void unroll(F&& f) {
 /// Keeps a value in a vector register: the compiler can't fold its load into later instructions.
 template <class P>
 HEED_ALWAYS_INLINE void keep([[maybe_unused]] P& x) {
-#if defined(EIGEN_VECTORIZE_AVX512)
+#if defined(__wasm__)  // Eigen's SSE is emulated there, and registers have no names
+#elif defined(EIGEN_VECTORIZE_AVX512)
   asm("" : "+v"(x));
 #elif defined(EIGEN_VECTORIZE_SSE)
   asm("" : "+x"(x));
@@ -262,7 +264,7 @@ struct Vec {
   }
   /// The lanes of `words` that have `bit` set, as a mask.
   static HEED_ALWAYS_INLINE Vec lanes_with(const Words& words, Word bit) {
-    return from_bits((Words)((words & bit) != 0));
+    return from_bits(reinterpret_cast<Words>((words & bit) != 0));
   }
   /// Whether any lane of a mask is set.
   friend HEED_ALWAYS_INLINE bool any(Vec mask) { return Eigen::internal::predux_any(mask.p); }
@@ -316,7 +318,7 @@ HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
   std::memcpy(&h, from, sizeof h);
   const V::Words w = __builtin_convertvector(h, V::Words);
   V::Words u = (V::from_bits((w & 0x7fffu) << 13) * V(0x1p112f)).bits();
-  u |= (V::Words)(u >= 0x47800000u) & 0x7f800000u;
+  u |= reinterpret_cast<V::Words>(u >= 0x47800000u) & 0x7f800000u;
   return V::from_bits(u | ((w & 0x8000u) << 16));
 #endif
 }
@@ -340,3 +342,5 @@ HEED_ALWAYS_INLINE void convert_row(const S* from, Index stride, Index n, T* to)
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

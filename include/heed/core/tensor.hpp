@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// TensorView borrows memory and has a stride per dimension; Tensor owns memory; plain Eigen objects turn into views.
@@ -479,3 +480,5 @@ bool may_overlap(const TensorView<A, Rank>& a, const TensorView<B, Rank>& b) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

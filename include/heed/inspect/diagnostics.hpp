@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// diagnose(): computes statistics of each attention head and reports unusual ones as findings.
@@ -422,3 +423,5 @@ inline std::string Diagnosis::json() const {
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Reads and writes safetensors files, the common format of published weights.
@@ -361,8 +362,10 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
   std::vector<const NamedTensor*> in_order;
   in_order.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) in_order.push_back(&tensor);
-  std::stable_sort(in_order.begin(), in_order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    return size_of(a->info().dtype) > size_of(b->info().dtype);
+  // Not std::stable_sort, for which clang 19 warns of a deprecated function of libstdc++.
+  std::sort(in_order.begin(), in_order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    const std::uint64_t a_size = size_of(a->info().dtype), b_size = size_of(b->info().dtype);
+    return a_size != b_size ? a_size > b_size : a < b;
   });
   std::vector<std::pair<std::string_view, TensorInfo>> listed;
   std::uint64_t end = 0;
@@ -390,3 +393,5 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// AnyMask: an owning mask of any type, for masks that are chosen at run time.
@@ -94,3 +95,5 @@ class AnyMask : public MaskBase {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

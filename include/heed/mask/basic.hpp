@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The common masks: NoMask, Causal, Window, Padding, DocumentMask. Ranges alone describe each of them.
@@ -215,3 +216,5 @@ class DocumentMask : public MaskBase {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

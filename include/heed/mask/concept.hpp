@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The Mask concept and its operators. A mask selects the keys that each query sees; it never adds numbers to scores.
@@ -445,3 +446,5 @@ std::string to_string(const M& mask, int Lq, int Lk) {
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

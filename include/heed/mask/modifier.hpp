@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Score modifiers. A modifier changes scores after scaling and before the mask: s -> f(s, b, h, q, k).
@@ -517,3 +518,5 @@ template <class X>
 RelativeBias(X&&, Alignment) -> RelativeBias<scalar_of_t<std::remove_reference_t<X>>>;
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

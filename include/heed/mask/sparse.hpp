@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Sparse attention patterns for long sequences: Strided and GlobalTokens.
@@ -108,3 +109,5 @@ class GlobalTokens : public MaskBase {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Embedding: one row of a table for each id.
@@ -168,3 +169,5 @@ class Embedding : public Module<Embedding<T>> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

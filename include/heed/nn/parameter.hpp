@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Parameter: a trainable value with its gradient; and the names of parameters.
@@ -131,3 +132,5 @@ Index parameter_count(const Model& model) {
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

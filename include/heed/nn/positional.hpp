@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Positional encodings added to the input: SinusoidalPositions and LearnedPositions; and Positions, the places of the
@@ -317,3 +318,5 @@ class LearnedPositions : public detail::AddedPositions<LearnedPositions<T>, T> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// PackedSequences: the order in which a recurrent layer runs through sequences of several lengths, step by step and
@@ -241,3 +242,5 @@ struct StepOrder {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Saves and restores training state; resuming is bit-identical to not stopping.
@@ -81,3 +82,5 @@ Index load_checkpoint(const std::string& path, Model& model, Optimizer& optimize
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Loss functions with gradients: cross entropy and mean squared error.
@@ -223,3 +224,5 @@ double mse(const Y& y, const Target& target, Context& context = detail::own_cont
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

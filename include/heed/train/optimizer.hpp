@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Optimizers: SGD, Adam and AdamW, as PyTorch defines them. Schedule: the learning rate as a function of the step.
@@ -377,3 +378,5 @@ class Schedule {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

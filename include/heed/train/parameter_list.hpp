@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// ParameterList: the parameters of a model in a fixed order. Gradient clipping by the global norm.
@@ -144,3 +145,5 @@ double clip_grad_norm(const ParameterList<T>& parameters, double max_norm, Conte
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// A checked call of softmax attention as data: the paths compute from it.
@@ -124,3 +125,5 @@ struct AttentionBackwardCall : AttentionTerms<accumulate_t<T>> {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>
