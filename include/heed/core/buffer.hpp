@@ -13,9 +13,7 @@ namespace detail {
 
 [[noreturn]] HEED_NOINLINE inline void out_of_memory() {
   HEED_THROW(std::bad_alloc());
-#if !HEED_EXCEPTIONS
-  std::abort();
-#endif
+  handler_returned("out of memory");
 }
 
 }  // namespace detail

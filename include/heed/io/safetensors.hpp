@@ -80,7 +80,7 @@ inline constexpr bool is_widening_v =
 
 template <class T>
 bool is_infinite(T x) {
-  return std::isinf(static_cast<double>(x));
+  return magnitude_bits(static_cast<double>(x)) == magnitude_bits(infinity<double>());
 }
 
 /// The first finite element that would become infinite in T.

@@ -109,7 +109,7 @@ class Optimizer {
   Optimizer(ParameterList<T> parameters, double learning_rate, double weight_decay, bool keeps_states)
       : parameters_(std::move(parameters)), learning_rate_(learning_rate) {
     check_learning_rate(learning_rate);
-    HEED_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), ValueError, Derived::kName,
+    HEED_CHECK(weight_decay >= 0 && detail::is_finite(weight_decay), ValueError, Derived::kName,
                ": weight_decay = ", weight_decay, " must be finite and >= 0");
     if (!keeps_states) return;
     states_.resize(std::size(Derived::kStates));
@@ -124,7 +124,7 @@ class Optimizer {
 
  private:
   static void check_learning_rate(double learning_rate) {
-    HEED_CHECK(learning_rate >= 0 && std::isfinite(learning_rate), ValueError, Derived::kName,
+    HEED_CHECK(learning_rate >= 0 && detail::is_finite(learning_rate), ValueError, Derived::kName,
                ": learning_rate = ", learning_rate, " must be finite and >= 0");
   }
 
@@ -166,7 +166,7 @@ class SGD : public detail::Optimizer<SGD<T>, T> {
   SGD(ParameterList<T> parameters, const SGDOptions& options)
       : Base(std::move(parameters), options.learning_rate, options.weight_decay, options.momentum != 0),
         options_(options) {
-    HEED_CHECK(options.momentum >= 0 && std::isfinite(options.momentum), ValueError, kName,
+    HEED_CHECK(options.momentum >= 0 && detail::is_finite(options.momentum), ValueError, kName,
                ": momentum = ", options.momentum, " must be finite and >= 0");
     HEED_CHECK(!options.nesterov || options.momentum > 0, ValueError, kName,
                ": nesterov = true needs a momentum above 0");
@@ -229,7 +229,7 @@ class AdamBase : public Optimizer<Derived, T> {
         options_(options) {
     HEED_CHECK(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1, ValueError,
                Derived::kName, ": beta1 = ", options.beta1, " and beta2 = ", options.beta2, " must be in [0, 1)");
-    HEED_CHECK(options.eps >= 0 && std::isfinite(options.eps), ValueError, Derived::kName, ": eps = ", options.eps,
+    HEED_CHECK(options.eps >= 0 && detail::is_finite(options.eps), ValueError, Derived::kName, ": eps = ", options.eps,
                " must be finite and >= 0");
   }
 
@@ -341,7 +341,7 @@ class Schedule {
   /// steps > warmup_steps.
   explicit Schedule(const ScheduleOptions& options) : options_(options) {
     const ScheduleOptions& o = options;
-    HEED_CHECK(std::isfinite(o.max_lr) && o.min_lr >= 0 && o.min_lr <= o.max_lr, ValueError,
+    HEED_CHECK(detail::is_finite(o.max_lr) && o.min_lr >= 0 && o.min_lr <= o.max_lr, ValueError,
                "heed::Schedule: max_lr = ", o.max_lr, " and min_lr = ", o.min_lr,
                " must be finite with 0 <= min_lr <= max_lr");
     HEED_CHECK(o.warmup_steps >= 0, ValueError, "heed::Schedule: warmup_steps = ", o.warmup_steps,

@@ -122,9 +122,9 @@ template <class T>
 double clip_grad_norm(const ParameterList<T>& parameters, double max_norm, Context& context = detail::own_context({})) {
   HEED_CHECK(max_norm > 0, ValueError, "heed::clip_grad_norm: max_norm = ", max_norm, " must be positive");
   const double norm = global_grad_norm(parameters, context);
-  if (!std::isfinite(norm)) {
+  if (!detail::is_finite(norm)) {
     for (const auto& [name, parameter] : parameters) {
-      HEED_CHECK(!parameter->has_grad() || std::isfinite(detail::sum_of_squares<T>(parameter->grad(), context)),
+      HEED_CHECK(!parameter->has_grad() || detail::is_finite(detail::sum_of_squares<T>(parameter->grad(), context)),
                  ValueError, "heed::clip_grad_norm: the norm is ", norm, "; the gradient of ", name,
                  " contains a number that is not finite");
     }
