@@ -186,7 +186,8 @@ class SoftCap : public ModifierBase {
 };
 
 /// s -> s - slope(h) · |p(q) - k|: distant keys get less weight (Press, Smith, Lewis: "Train short, test long", 2022).
-/// p(q) is the query's position among the keys, with the alignments of Causal.
+/// p(q) is the query's position among the keys, with the alignments of Causal. With a DocumentMask it is the position
+/// in the query's sequence.
 class Alibi : public AdditiveModifier {
  public:
   /// For H heads; the call must have as many, and Lq = Lk unless an alignment is named. Throws ValueError when H < 1.
@@ -221,20 +222,26 @@ class Alibi : public AdditiveModifier {
 
   /// The modifier for one head of one sample.
   struct Head : AdditiveModifier {
-    double slope;  ///< in slope · |q + shift - k|
-    double shift;  ///< in slope · |q + shift - k|
-    Head(double slope_of_head, double first_position) : slope(slope_of_head), shift(first_position) {}  ///< of both
+    double slope;         ///< in slope · |q + shift - k|
+    double shift;         ///< in slope · |q + shift - k|, where it is the same for all queries
+    Alignment alignment;  ///< the position of each query
+    int b;                ///< the sample
+    /// Of a head and a sample.
+    Head(double slope_of_head, const Alignment& bound, int sample)
+        : slope(slope_of_head), shift(static_cast<double>(bound.position(sample, 0))), alignment(bound), b(sample) {}
     /// The changed score.
     template <class V>
     V operator()(V score, const ScoreIndex<V>& at) const {
       using std::abs;
-      return score - in_lanes<V>(slope) * abs(at.query + in_lanes<V>(shift) - at.key);
+      if (alignment.shifts_alike()) return score - in_lanes<V>(slope) * abs(at.query + in_lanes<V>(shift) - at.key);
+      const V distance = gather<V>(at.lanes, [&](int lane) {
+        return alignment.position(b, at.q + lane * at.q_step) - (at.k + lane * at.k_step);
+      });
+      return score - in_lanes<V>(slope) * abs(distance);
     }
   };
   /// The modifier for head h of a sample.
-  Head for_head(int b, int h) const {
-    return Head(slope(num_heads_, h), static_cast<double>(alignment_.position(b, 0)));
-  }
+  Head for_head(int b, int h) const { return Head(slope(num_heads_, h), alignment_, b); }
 
  private:
   Alibi(Index num_heads, Alignment alignment) : num_heads_(num_heads), alignment_(alignment) {
@@ -501,7 +508,7 @@ class RelativeBias : public AdditiveModifier {
   template <class V>
   Index column(const ScoreIndex<V>& at, int lane) const {
     const Index reach = table_.extent(1) / 2;
-    const Index distance = at.k - alignment_.position(at.b, at.q) + lane * (at.k_step - at.q_step);
+    const Index distance = at.k + lane * at.k_step - alignment_.position(at.b, at.q + lane * at.q_step);
     return std::clamp(distance, -reach, reach) + reach;
   }
 
