@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Packed sequences: each gives what it gives alone, whatever mask or modifier of positions is joined to DocumentMask.
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -220,6 +222,59 @@ TEST(PaddedSequences, HaveTheAlignmentOfTheirLengths) {
   const auto of_keys = Padding(keys) & Causal::bottom_right();
   EXPECT_EQ(heed::to_string(of_keys, s, 0), "###...\n###...\n");
   EXPECT_EQ(heed::to_string(of_keys, s, 1), "#####.\n#####.\n");
+}
+
+// F43: caches of several lengths with rubbish behind them, one and two new tokens, in both types of keys.
+template <class S>
+void check_ragged_caches(double tolerance) {
+  constexpr int H = 14, G = 2, D = 64, longest = 9;
+  const std::vector<std::int64_t> lengths{5, 1, 8};
+  for (const int new_tokens : {1, 2}) {
+    Random random(97, new_tokens);
+    std::vector<std::int64_t> before;
+    for (const std::int64_t n : lengths) before.push_back(n - 1);
+    const auto q = normal_tensor<float, 4>({3, H, new_tokens, D}, random);
+    const auto wide_k = normal_tensor<float, 4>({3, G, longest, D}, random);
+    const auto wide_v = normal_tensor<float, 4>({3, G, longest, D}, random);
+    Tensor<S, 4> k(wide_k.extents()), v(wide_k.extents());
+    const auto keys_of = [&](int b) {
+      return std::min<Index>(longest, static_cast<Index>(lengths[static_cast<std::size_t>(b)]) + new_tokens - 1);
+    };
+    for (int b = 0; b < 3; ++b) {
+      for (int h = 0; h < G; ++h) {
+        for (int l = 0; l < longest; ++l) {
+          for (int d = 0; d < D; ++d) {
+            const bool rubbish = l >= keys_of(b);
+            k(b, h, l, d) = static_cast<S>(rubbish ? std::numeric_limits<float>::quiet_NaN() : wide_k(b, h, l, d));
+            v(b, h, l, d) = static_cast<S>(rubbish ? std::numeric_limits<float>::infinity() : wide_v(b, h, l, d));
+          }
+        }
+      }
+    }
+    std::vector<std::int64_t> ends;
+    for (int b = 0; b < 3; ++b) ends.push_back(keys_of(b));
+    heed::Context serial;
+    Tensor<float, 4> out(3, H, new_tokens, D), threaded(3, H, new_tokens, D);
+    heed::attention_into(out, q, k, v, Padding(ends) & Causal::from(before), serial);
+    heed::ThreadPool pool(2);
+    heed::Context context(pool);
+    heed::attention_into(threaded, q, k, v, Padding(ends) & Causal::from(before), context);
+    for (Index i = 0; i < out.size(); ++i) ASSERT_EQ(out.data()[i], threaded.data()[i]);
+    for (int b = 0; b < 3; ++b) {
+      const auto alone = heed::attention(q.view().slice(0, b, 1), wide_k.view().slice(0, b, 1).slice(2, 0, keys_of(b)),
+                                         wide_v.view().slice(0, b, 1).slice(2, 0, keys_of(b)), Causal::bottom_right());
+      for (int h = 0; h < H; ++h) {
+        for (int l = 0; l < new_tokens; ++l) {
+          for (int d = 0; d < D; ++d) ASSERT_NEAR(out(b, h, l, d), alone(0, h, l, d), tolerance) << b << ' ' << l;
+        }
+      }
+    }
+  }
+}
+
+TEST(RaggedCaches, GiveWhatEachSampleGivesAlone) {
+  check_ragged_caches<float>(1e-6);
+  check_ragged_caches<heed::bfloat16>(2e-2);
 }
 
 }  // namespace

@@ -192,9 +192,9 @@ TEST(Recurrent, TakesLengthsOfAnyIntegerType) {
   const std::vector<std::int64_t> wide(ints.begin(), ints.end());
   const std::array<std::uint8_t, 3> narrow{2, 5, 0};
   const Eigen::Matrix<std::uint64_t, 3, 1> eigen(2, 5, 0);
-  EXPECT_TRUE(bits_equal(layer(x, {.lengths = wide}).view(), expected.view()));
-  EXPECT_TRUE(bits_equal(layer(x, {.lengths = narrow}).view(), expected.view()));
-  EXPECT_TRUE(bits_equal(layer(x, {.lengths = eigen}).view(), expected.view()));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, {.lengths = wide})));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, {.lengths = narrow})));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, {.lengths = eigen})));
 }
 
 TEST(Recurrent, KeepsThePromisesOfALayer) {
