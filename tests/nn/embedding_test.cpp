@@ -137,6 +137,8 @@ TYPED_TEST(EmbeddingIds, MeanWhatIntsMean) {
 
   heed::Context context;
   Tensor<float, 3> y(2, 3, 3);
+  EXPECT_TRUE(bits_equal(expected.view(), embedding(matrix)));
+  EXPECT_TRUE(bits_equal(expected.view(), embedding(heed::IntView(matrix))));
   embedding.forward(matrix, y, context);
   EXPECT_TRUE(bits_equal(y.view(), expected.view()));
   const auto dy = random_tensor<float, 3>({2, 3, 3}, 3);

@@ -74,12 +74,14 @@ class Embedding : public Module<Embedding<T>> {
     const IntView view(detail::read_as<2>(ids, context.workspace()));
     return of_list(Ids::ColsAtCompileTime == 1 ? view.transpose() : view, context);
   }
-  /// ids (B, L) give (B, L, E); ids (L) give (L, E).
-  template <AnyTensor Ids>
-  requires std::is_constructible_v<IntView, const Ids&>
+  /// ids (B, L), a tensor, a view or an Eigen matrix, give (B, L, E); a tensor (L) gives (L, E).
+  template <class Ids>
+  requires(std::is_constructible_v<IntView, const Ids&> &&
+           (AnyTensor<Ids> || !std::is_constructible_v<IntSpan, const Ids&>))
   auto operator()(const Ids& ids, Context& context) const {
     const IntView view(ids);
-    auto y = detail::make_result<Tensor<T, rank_of_v<Ids> + 1>, T, 3>(
+    constexpr bool is_list = std::is_constructible_v<IntSpan, const Ids&>;
+    auto y = detail::make_result<Tensor<T, is_list ? 2 : 3>, T, 3>(
         Extents<3>{view.extent(0), view.extent(1), options_.embed_dim});
     run(view, detail::write_as<3>(y), context);
     return y;

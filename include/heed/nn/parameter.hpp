@@ -75,7 +75,7 @@ class Parameter {
   bool released() const { return value_.size() != size(); }
 
   /// The gradient, zero at first; the first call allocates it. Backwards add to it until zero_grad(). Taking it for
-  /// writing, as backwards do, counts as having one.
+  /// writing, as backwards do, counts as having one; writing to a view from before zero_grad() does not.
   TensorView<T, 1> grad() & {
     has_grad_ = exists() && size() > 0;
     return {grad_.template view<2>(extents_).data(), {size()}};
