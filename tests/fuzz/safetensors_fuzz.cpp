@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// libFuzzer target: heed_safetensors_fuzz corpus/safetensors
+// Fuzzes the reader of safetensors files: it refuses a file with an error, or reads all of it.
 #include <cstddef>
 #include <cstdint>
 #include <span>
