@@ -90,7 +90,7 @@ class RandomAttention {
     return part("B", s.B) + part("H", s.H) + part("G", s.G) + part("Lq", s.Lq) + part("Lk", s.Lk) + part("Dk", s.Dk) +
            part("Dv", s.Dv) + " mask " + mask_.text() + " scale " +
            (options_.scale ? std::to_string(*options_.scale) : "default") + (sinks_.empty() ? "" : " sinks") +
-           (modifier_ ? " modified" : "");
+           (modifier_ ? " modified" : "") + (is_from_heed_ ? " by heed" : "");
   }
 
   void check() {
@@ -158,36 +158,62 @@ class RandomAttention {
   }
 
   void choose_modifier() {
-    if (!random_.chance(0.3)) return;
-    switch (random_.integer(0, 2)) {
-      case 0:
-        modifier_ = AnyModifier::soft_cap(random_.pick({2.0, 20.0}));
-        break;
-      case 1:
-        modifier_ = AnyModifier::distance(random_.pick({0.0625, 0.5}));
-        break;
-      default:
-        table_ = heed::Tensor<double, 4>(shape_.B, shape_.H, shape_.Lq, shape_.Lk);
-        for_each_element(table_.view(), [&](double& x) {
-          x = numbers_.chance(0.3) ? -std::numeric_limits<double>::infinity() : std::round(numbers_.normal() * 16) / 16;
-        });
-        modifier_ = AnyModifier::table(std::as_const(table_).view());
+    if (!random_.chance(0.4)) return;
+    const double cap = random_.pick({2.0, 20.0});
+    const int kind = random_.integer(0, 3);
+    if (kind >= 2) {
+      heed::Extents<4> extents{shape_.B, shape_.H, shape_.Lq, shape_.Lk}, strides;
+      for (Index& e : extents) {
+        if (random_.chance(0.2)) e = 1;
+      }
+      table_ = heed::Tensor<double, 4>(extents);
+      for_each_element(table_.view(), [&](double& x) {
+        x = numbers_.chance(0.3) ? -std::numeric_limits<double>::infinity() : std::round(numbers_.normal() * 16) / 16;
+      });
+      bias_ = cast<A>(table_);
+      strides = table_.view().strides();
+      for (std::size_t d = 0; d < 4; ++d) strides[d] = extents[d] == 1 ? 0 : strides[d];
+      const heed::TensorView<const double, 4> table(table_.data(), {shape_.B, shape_.H, shape_.Lq, shape_.Lk}, strides);
+      modifier_ = kind == 2 ? AnyModifier::table(table) : AnyModifier::capped_table(cap, table);
+    } else {
+      const double slope = random_.pick({0.0625, 0.5});
+      const int reach = std::max(shape_.Lq, shape_.Lk);
+      distances_ = heed::Tensor<A, 2>(1, 2 * reach + 1);
+      for (int i = -reach; i <= reach; ++i) distances_(0, i + reach) = static_cast<A>(-slope * std::abs(i));
+      modifier_ = kind == 0 ? AnyModifier::soft_cap(cap) : AnyModifier::distance(slope);
     }
+    is_from_heed_ = random_.chance(0.5);
   }
 
   double scale() const { return options_.scale.value_or(1 / std::sqrt(static_cast<double>(shape_.Dk))); }
   bool visible(int b, int h, int q, int k) const { return (*truth_)(b, h, q, k); }
   bool sees_something(int b, int h, int q) const { return truth_->any(b, h, q); }
 
+  /// f(modifier) with its real type: none, one that a user wrote, or the same from heed, whose bias then adds to
+  /// `dbias`.
+  template <class F>
+  void with_modifier(F&& f, heed::TensorView<A, 4> dbias = {}) const {
+    if (!modifier_) return f(heed::NoModifier{});
+    if (!is_from_heed_) return f(*modifier_);
+    const auto bias = [&] {
+      const heed::Bias from_table(bias_);
+      return dbias.data() ? from_table.with_gradient(dbias) : from_table;
+    };
+    switch (modifier_->kind()) {
+      case AnyModifier::Kind::SoftCap:
+        return f(heed::SoftCap(modifier_->number()));
+      case AnyModifier::Kind::Table:
+        return f(bias());
+      case AnyModifier::Kind::CappedTable:
+        return f(then(heed::SoftCap(modifier_->number()), bias()));
+      default:
+        return f(heed::RelativeBias(distances_, heed::Alignment::top_left()));
+    }
+  }
   /// f(mask, modifier) with their real types.
   template <class F>
-  void with_types(F&& f) const {
-    mask_.with_mask([&](const auto& mask) {
-      if (modifier_)
-        f(mask, *modifier_);
-      else
-        f(mask, heed::NoModifier{});
-    });
+  void with_types(F&& f, heed::TensorView<A, 4> dbias = {}) const {
+    mask_.with_mask([&](const auto& mask) { with_modifier([&](const auto& modifier) { f(mask, modifier); }, dbias); });
   }
 
   Statistics attend(Queries q, Keys k, Keys v) {
@@ -417,24 +443,21 @@ class RandomAttention {
   void check_same_pairs_otherwise_told() {
     const AnyMask<false> pairs(heed::mask([this](int b, int h, int q, int k) { return mask_.visible(b, h, q, k); }));
     heed::Tensor<T, 4> out(clean_->out.extents());
-    if (modifier_)
-      heed::attention_into(out, q_, k_, v_, pairs, *modifier_, options_, *context_);
-    else
-      heed::attention_into(out, q_, k_, v_, pairs, options_, *context_);
+    with_modifier(
+        [&](const auto& modifier) { heed::attention_into(out, q_, k_, v_, pairs, modifier, options_, *context_); });
     EXPECT_TRUE(same_bits(out, clean_->out)) << "the same pairs from a function give other bits";
   }
 
   /// What else the batch holds must not matter.
   void check_sample_alone() {
-    if (shape_.B == 0 || (modifier_ && table_.size() > 0)) return;
+    if (shape_.B == 0 || (modifier_ && modifier_->has_table())) return;
     const int b0 = random_.integer(0, shape_.B - 1);
     const AnyMask<false> mask(heed::mask([this, b0](int, int h, int q, int k) { return mask_.visible(b0, h, q, k); }));
     const auto alone = [&](const auto& x) { return std::as_const(x).view().slice(0, b0, 1); };
     heed::Tensor<T, 4> out(1, shape_.H, shape_.Lq, shape_.Dv);
-    if (modifier_)
-      heed::attention_into(out, alone(q_), alone(k_), alone(v_), mask, *modifier_, options_, *context_);
-    else
-      heed::attention_into(out, alone(q_), alone(k_), alone(v_), mask, options_, *context_);
+    with_modifier([&](const auto& modifier) {
+      heed::attention_into(out, alone(q_), alone(k_), alone(v_), mask, modifier, options_, *context_);
+    });
     EXPECT_TRUE(same_bits(std::as_const(out).view(), alone(clean_->out))) << "sample " << b0 << " alone differs";
   }
 
@@ -496,18 +519,21 @@ class RandomAttention {
   struct Gradients {
     heed::Tensor<X, 4> dq, dk, dv;
     std::vector<double> dsinks;
+    heed::Tensor<A, 4> dbias;
   };
 
   template <class X>
   Gradients<X> gradients(heed::TensorView<const X, 4> q, heed::TensorView<const X, 4> k, heed::TensorView<const X, 4> v,
                          heed::TensorView<const X, 4> dout, heed::Context& context) {
     Gradients<X> g{heed::Tensor<X, 4>(q.extents()), heed::Tensor<X, 4>(k.extents()), heed::Tensor<X, 4>(v.extents()),
-                   std::vector<double>(sinks_.size())};
+                   std::vector<double>(sinks_.size()), heed::Tensor<A, 4>(bias_.extents())};
     heed::Tensor<X, 4> out(dout.extents());
     heed::AttentionCache<X> cache;
-    with_types([&](const auto& mask, const auto& modifier) {
-      heed::attention_into(out, q, k, v, mask, modifier, options_, cache, context);
-    });
+    with_types(
+        [&](const auto& mask, const auto& modifier) {
+          heed::attention_into(out, q, k, v, mask, modifier, options_, cache, context);
+        },
+        g.dbias.view());
     heed::attention_backward_into(heed::AttentionGradients<X>{g.dq.view(), g.dk.view(), g.dv.view(), g.dsinks}, dout,
                                   cache, context);
     return g;
@@ -518,6 +544,7 @@ class RandomAttention {
     EXPECT_TRUE(same_bits(a.dq, b.dq)) << what << " changes dq";
     EXPECT_TRUE(same_bits(a.dk, b.dk)) << what << " changes dk";
     EXPECT_TRUE(same_bits(a.dv, b.dv)) << what << " changes dv";
+    EXPECT_TRUE(same_bits(a.dbias, b.dbias)) << what << " changes dbias";
     for (std::size_t h = 0; h < a.dsinks.size(); ++h) {
       EXPECT_TRUE(equal_bits(a.dsinks[h], b.dsinks[h])) << what << " changes the gradient of sink " << h;
     }
@@ -572,6 +599,10 @@ class RandomAttention {
     expect(computed.dq, exact.dq, factor * k * (dscore + 2 * dweight * (shape_.Lk + 4) * epsilon<A>()), "dq");
     expect(computed.dk, exact.dk, factor * q * rows * (dscore + 2 * dweight * (rows + 4) * epsilon<A>()), "dk");
     expect(computed.dv, exact.dv, growth * d * rows * (weight_error() + (rows + 4) * epsilon<A>()), "dv");
+    const double pairs = double(shape_.B) * shape_.H * shape_.Lq * shape_.Lk;
+    const auto dbias = cast<E>(exact.dbias);
+    const Deviation<E> of_bias = deviation<A, E, 4>(std::as_const(computed.dbias).view(), std::as_const(dbias).view());
+    EXPECT_LE(static_cast<double>(of_bias.error), pairs * (4 * dscore + 4 * pairs * dweight * epsilon<A>()) + 1e-30);
     for (std::size_t h = 0; h < sinks_.size(); ++h) {
       EXPECT_NEAR(computed.dsinks[h], exact.dsinks[h], 4 * shape_.B * shape_.Lq * dscore + 1e-30) << "sink " << h;
     }
@@ -616,7 +647,10 @@ class RandomAttention {
   heed::AttentionOptions options_;
   std::vector<double> sinks_;
   heed::Tensor<double, 4> table_;
+  heed::Tensor<A, 4> bias_;
+  heed::Tensor<A, 2> distances_;
   std::optional<AnyModifier> modifier_;
+  bool is_from_heed_ = false;
   std::optional<TruthTable> truth_;
   std::optional<OracleResult<E>> exact_;
   std::optional<Statistics> clean_;
