@@ -656,6 +656,15 @@ class RandomAttention {
   std::optional<Statistics> clean_;
 };
 
+// In random_instances, for the tests and the fuzzer.
+extern template class RandomAttention<float, float, double>;
+extern template class RandomAttention<double, double, long double>;
+extern template class RandomAttention<heed::half, heed::half, double>;
+extern template class RandomAttention<heed::bfloat16, heed::bfloat16, double>;
+extern template class RandomAttention<float, heed::half, double>;
+extern template class RandomAttention<float, heed::bfloat16, double>;
+extern template class RandomAttention<double, heed::half, long double>;
+
 /// Checks `cases` random calls (see effort()); stops at the first that fails and tells its seed.
 template <class T, class S, class E>
 void check_random_attention(std::uint64_t seed, int cases) {

@@ -40,6 +40,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       check<float, heed::bfloat16, double>(input);
       break;
     case 4:
+      check<double, heed::half, long double>(input);
+      break;
     case 5:
       check<double, double, long double>(input);
       break;
