@@ -24,8 +24,7 @@ void check(heed_test::FuzzInput& input) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  heed_test::FuzzInput input(data, size);
+void heed_test::fuzz(FuzzInput& input) {
   switch (input.integer(0, 7)) {
     case 0:
       check<heed::half, heed::half, double>(input);
@@ -48,5 +47,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     default:
       check<float, float, double>(input);
   }
-  return 0;
 }

@@ -117,11 +117,9 @@ void check_header(std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  FuzzInput input(data, size);
+void heed_test::fuzz(FuzzInput& input) {
   if (input.chance(0.25))
     check_writer(input);
   else
     check_header(input.rest());
-  return 0;
 }

@@ -217,8 +217,7 @@ void check_typed(const heed::AttentionShape& s, FuzzInput& input) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  FuzzInput input(data, size);
+void heed_test::fuzz(FuzzInput& input) {
   heed::AttentionShape s;
   s.B = input.integer(0, 2);
   s.H = input.integer(0, 2);
@@ -233,5 +232,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const heed_test::MaskCase mask = heed_test::random_mask(s, input);
     mask.with_mask([&](const auto& m) { check(m, s, mask.truth(), input); });
   }
-  return 0;
 }

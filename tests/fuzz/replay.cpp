@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Runs a fuzz target on files, so that a corpus is a test with every compiler: NAME_fuzz FILE_OR_DIRECTORY...
-#include <cstddef>
+// Runs a fuzzer on files, so that a corpus is a test with every compiler: NAME_fuzz FILE_OR_DIRECTORY...
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -8,7 +7,7 @@
 #include <iterator>
 #include <vector>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+#include "fuzz/fuzz_input.hpp"
 
 namespace {
 
@@ -22,7 +21,8 @@ void replay(const std::filesystem::path& path) {
   std::fprintf(stderr, "%s\n", path.c_str());  // the last one is the input that ended the program
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
-  LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+  heed_test::FuzzInput input(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+  heed_test::fuzz(input);
   ++replayed;
 }
 

@@ -100,8 +100,7 @@ Ids encode_ascii(std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  FuzzInput input(data, size);
+void heed_test::fuzz(FuzzInput& input) {
   const auto limit = static_cast<std::size_t>(input.integer(2, 40));
   const std::string_view a = input.text(static_cast<std::size_t>(input.integer(0, 255)));
   const std::string_view b = input.rest();
@@ -125,5 +124,4 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (std::all_of(joined.begin(), joined.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; })) {
     require(both == encode_ascii(joined), "ASCII is split by the definition");
   }
-  return 0;
 }
