@@ -76,12 +76,13 @@ inline std::string printable(std::string_view text, std::size_t longest = std::s
   std::string shown;
   while (!text.empty()) {
     const CodePoint c = decode_utf8(text);
-    if (c.length > longest - std::min(shown.size(), longest)) return shown += "...";
+    const std::size_t length = std::max<std::size_t>(c.length, 1);
+    if (length > longest - std::min(shown.size(), longest)) return shown += "...";
     if (c.length == 0 || c.value < 0x20 || (c.value >= 0x7F && c.value < 0xA0))
       shown += '?';
     else
-      shown += text.substr(0, c.length);
-    text.remove_prefix(c.length == 0 ? 1 : c.length);
+      shown += text.substr(0, length);
+    text.remove_prefix(length);
   }
   return shown;
 }
