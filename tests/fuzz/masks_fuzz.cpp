@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include <heed/attention/softmax/key_list.hpp>
@@ -155,7 +157,7 @@ void check_typed(const heed::AttentionShape& s, FuzzInput& input) {
   std::vector<int> lengths, firsts, queries{0}, keys{0};
   for (int b = 0; b < s.B; ++b) {
     lengths.push_back(input.integer(0, s.Lk));
-    firsts.push_back(input.integer(0, s.Lk + 2));
+    firsts.push_back(input.chance(0.05) ? std::numeric_limits<int>::max() : input.integer(0, s.Lk + 2));
   }
   for (int i = input.integer(1, 3); i-- > 0;) {
     queries.push_back(input.integer(queries.back(), s.Lq));
@@ -163,28 +165,32 @@ void check_typed(const heed::AttentionShape& s, FuzzInput& input) {
   }
   queries.push_back(s.Lq);
   keys.push_back(s.Lk);
-  const int left = input.integer(0, 9), right = input.integer(0, 9);
+  // Sums with the largest numbers must not overflow.
+  const auto width = [&]() -> heed::Index {
+    constexpr heed::Index largest = std::numeric_limits<heed::Index>::max();
+    if (input.chance(0.9)) return input.integer(0, 9);
+    return input.pick({heed::Index{std::numeric_limits<int>::max()}, largest / 2, largest});
+  };
+  const heed::Index left = width(), right = width(), stride = std::max<heed::Index>(width(), 1);
   const auto causal = heed::Causal::from(firsts);
   const auto window = heed::Window::from(firsts, left, right);
   const heed::Padding padding(lengths);
   const heed::DocumentMask packed(queries, keys);
-  const auto strided = heed::Strided::from(firsts, 1 + left, right);
+  const auto strided = heed::Strided::from(firsts, stride, right);
   const heed::GlobalTokens global(left);
   const auto at = [](const std::vector<int>& list, int i) { return list[static_cast<std::size_t>(i)]; };
-  const auto is_past = [&](int b, int q, int k) { return k <= at(firsts, b) + q; };
+  // The key's distance from the query's position.
+  const auto after = [&](int b, int q, int k) { return heed::Index{k} - at(firsts, b) - q; };
+  const auto is_past = [&](int b, int q, int k) { return after(b, q, k) <= 0; };
   const auto is_real = [&](int b, int k) { return k < at(lengths, b); };
-  const auto is_near = [&](int b, int q, int k) {
-    return at(firsts, b) + q - left <= k && k <= at(firsts, b) + q + right;
-  };
+  const auto is_near = [&](int b, int q, int k) { return -after(b, q, k) <= left && after(b, q, k) <= right; };
   const auto is_own = [&](int q, int k) {
     const auto sequence = [](const std::vector<int>& offsets, int i) {
       return std::upper_bound(offsets.begin(), offsets.end(), i) - offsets.begin();
     };
     return sequence(queries, q) == sequence(keys, k);
   };
-  const auto is_strided = [&](int b, int q, int k) {
-    return k % (1 + left) == 0 || std::abs(k - at(firsts, b) - q) <= right;
-  };
+  const auto is_strided = [&](int b, int q, int k) { return k % stride == 0 || std::abs(after(b, q, k)) <= right; };
   switch (input.integer(0, 6)) {
     case 0:
       return check(
