@@ -496,7 +496,7 @@ class RandomAttention {
   auto on_workers(F&& f) {
     static heed::ThreadPool pool(3);
     ShuffledExecutor shuffled(random_.integer(2, 3), numbers_.bits());
-    heed::Context context(random_.chance(0.1) ? static_cast<heed::Executor&>(pool) : shuffled);
+    heed::Context context(random_.chance(0.02) ? static_cast<heed::Executor&>(pool) : shuffled);
     context.path = context_->path;
     context.training = context_->training;
     context.seed = context_->seed;
