@@ -206,6 +206,8 @@ class AttentionCache {
   /// of large scores; of linear attention, the denominator.
   const TensorView<A, 3>& sum() const { return sum_; }
   const DropoutPattern& dropped() const { return dropped_; }  ///< the weights that dropout removed
+  /// True after a forward; one of a call without elements counts.
+  bool is_filled() const { return is_filled_; }
   /// The shape of the forward call.
   AttentionShape shape() const { return detail::shape_of(detail::AttentionTensors<T>{q_, k_, v_, {}}); }
   /// Memory held.
@@ -220,6 +222,7 @@ class AttentionCache {
     x.row_max = maximum_ = both[0];
     x.row_sum = sum_ = both[1];
     x.cache = this;
+    is_filled_ = true;
   }
   /// Keeps the dropout pattern of the forward call. Attention calls this.
   void keep(const DropoutPattern& dropped) { dropped_ = dropped; }
@@ -230,6 +233,7 @@ class AttentionCache {
   TensorView<A, 3> maximum_, sum_;
   Buffer<A> statistics_;
   DropoutPattern dropped_{0, 0, 0};
+  bool is_filled_ = false;
 };
 
 namespace detail {
@@ -245,7 +249,7 @@ template <class T>
 void attend_backward(AttentionCache<T>& cache, const TensorView<const T, 4>& dout, const AttentionGradients<T>& to,
                      Context& context) {
   constexpr CallChecks check{"heed::attention_backward"};
-  HEED_CHECK(cache.q().data() || cache.maximum().extents() != Extents<3>{}, ValueError, check.function,
+  HEED_CHECK(cache.is_filled(), ValueError, check.function,
              ": no forward has filled the cache; give it to attention_into first");
   check.extents(dout, cache.out().extents(), "dout");
   check.gradients(to, cache, dout);
