@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Every macro of the library, and the inline namespace that separates differently compiled copies of it.
@@ -197,14 +198,30 @@
              HEED_EXTENSIONS, HEED_VECTORIZE_TAG, HEED_EIGEN, HEED_ALIGN_TAG(EIGEN_MAX_ALIGN_BYTES),     \
              HEED_EXCEPTIONS_TAG, HEED_THROW_TAG, HEED_MATH_TAG)
 
+// Warnings of g++ that a user's flags may ask for and that find no mistakes here: -Wsign-conversion, of each array
+// whose bound is a template argument of type int (clang's is not silenced, and sees the other conversions),
+// -Wuseless-cast, of casts that a 32-bit target needs, and -Wnull-dereference, of pointers that were tested in another
+// function.
+#if defined(__clang__)
+#define HEED_QUIET_BEGIN
+#define HEED_QUIET_END
+#else
+#define HEED_QUIET_BEGIN                                                                 \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"") \
+      _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"") _Pragma("GCC diagnostic ignored \"-Wnull-dereference\"")
+#define HEED_QUIET_END _Pragma("GCC diagnostic pop")
+#endif
+
 #define HEED_NAMESPACE_BEGIN \
+  HEED_QUIET_BEGIN           \
   HEED_PRECISE_BEGIN         \
   namespace heed {           \
   inline namespace HEED_ABI {
 #define HEED_NAMESPACE_END \
   }                        \
   }                        \
-  HEED_PRECISE_END
+  HEED_PRECISE_END         \
+  HEED_QUIET_END
 
 #define HEED_ALWAYS_INLINE inline __attribute__((always_inline))
 #define HEED_ALWAYS_INLINE_LAMBDA __attribute__((always_inline))
@@ -227,3 +244,5 @@ using Index = std::ptrdiff_t;
 constexpr const char* isa() { return HEED_STRING(HEED_ISA); }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

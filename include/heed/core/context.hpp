@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Context: the executor, workspace and observer of a call, which never affect its result, and the state of a run: the
@@ -144,3 +145,5 @@ class ActivationCheckpoint {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

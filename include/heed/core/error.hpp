@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The exceptions, and the macro that checks arguments at a public boundary.
@@ -58,13 +59,25 @@ requires std::is_integral_v<T>
 void append(std::string& text, T part) {
   text += std::to_string(part);
 }
+
+/// Writes x with so many digits, and returns the end. Format is std::chars_format; the libraries of some compilers
+/// (libc++ before 14) have its names, but no std::to_chars for them: their printf stands in, which has a point
+/// everywhere but where a program sets a locale.
+template <class Format>
+char* write_number(char* begin, char* end, double x, Format format, int digits) {
+  if constexpr (requires { std::to_chars(begin, end, x, format, digits); }) {
+    return std::to_chars(begin, end, x, format, digits).ptr;
+  } else {
+    const auto size = static_cast<std::size_t>(end - begin);
+    return begin + std::snprintf(begin, size, format == Format::fixed ? "%.*f" : "%.*g", digits, x);
+  }
+}
 template <class T>
 requires std::is_floating_point_v<T>
 void append(std::string& text, T part) {
   char digits[40];
-  const auto end =
-      std::to_chars(digits, digits + sizeof digits, static_cast<double>(part), std::chars_format::general, 6);
-  text.append(digits, end.ptr);
+  text.append(digits,
+              write_number(digits, digits + sizeof digits, static_cast<double>(part), std::chars_format::general, 6));
 }
 
 template <std::size_t Rank>
@@ -103,3 +116,5 @@ HEED_NAMESPACE_END
   do {                                                                       \
     if (!(condition)) ::heed::detail::raise<::heed::Exception>(__VA_ARGS__); \
   } while (false)
+
+#include <heed/core/restore_macros.hpp>

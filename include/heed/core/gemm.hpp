@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Products of matrices with an epilogue: what Linear is made of.
@@ -146,3 +147,5 @@ void gemm(std::type_identity_t<TensorView<const T, 2>> a, const std::type_identi
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Observer: an interface that sees the outputs and attention weights of layers while they run; FiniteObserver finds
@@ -121,3 +122,5 @@ class FiniteObserver final : public Observer {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

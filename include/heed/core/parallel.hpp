@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// ThreadPool: an executor of threads that wait for work.
@@ -208,3 +209,5 @@ class ThreadPool final : public Executor {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

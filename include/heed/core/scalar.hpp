@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Scalars: storage types, the type that their sums and exponentials are computed in, and dual numbers, which carry a
@@ -155,3 +156,5 @@ struct Dual {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The sizes that the instruction set sets, and Vec<T>: one register of float or double. The only file that touches
@@ -102,7 +103,8 @@ HEED_ALWAYS_INLINE void unroll(F&& f) {
 /// Keeps a value in a vector register: the compiler can't fold its load into later instructions.
 template <class P>
 HEED_ALWAYS_INLINE void keep([[maybe_unused]] P& x) {
-#if defined(EIGEN_VECTORIZE_AVX512)
+#if defined(__wasm__)  // Eigen's SSE is emulated there, and registers have no names
+#elif defined(EIGEN_VECTORIZE_AVX512)
   asm("" : "+v"(x));
 #elif defined(EIGEN_VECTORIZE_SSE)
   asm("" : "+x"(x));
@@ -288,7 +290,7 @@ struct Vec {
   }
   /// The lanes of `words` that have `bit` set, as a mask.
   static HEED_ALWAYS_INLINE Vec lanes_with(const Words& words, Word bit) {
-    return from_bits(Words((words & bit) != 0));
+    return from_bits(reinterpret_cast<Words>((words & bit) != 0));
   }
   /// Whether any lane of a mask is set. Eigen has an instruction for lanes of float; for those of double it adds up
   /// NaNs, which -ffinite-math-only breaks.
@@ -351,7 +353,8 @@ HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
   Half h;
   std::memcpy(&h, from, sizeof h);
   const V::Words w = __builtin_convertvector(h, V::Words), magnitude = w & 0x7fffu;
-  const V::Words subnormal = V::Words(magnitude < 0x0400u), special = V::Words(magnitude >= 0x7c00u);
+  const V::Words subnormal = reinterpret_cast<V::Words>(magnitude < 0x0400u),
+                 special = reinterpret_cast<V::Words>(magnitude >= 0x7c00u);
   const V::Words u = (magnitude << 13) + 0x38000000u + (special & 0x38000000u) + (subnormal & 0x00800000u);
   const V value = V::from_bits(u) - V::from_bits(subnormal & 0x38800000u);
   return V::from_bits((value.bits() & 0x7fffffffu) | ((w & 0x8000u) << 16));
@@ -377,3 +380,5 @@ HEED_ALWAYS_INLINE void convert_row(const S* from, Index stride, Index n, T* to)
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

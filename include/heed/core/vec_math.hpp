@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// exp2, exp, tanh and sigmoid on registers, with their errors; sums, products and checks of rows of numbers.
@@ -257,3 +258,5 @@ HEED_NOINLINE bool has_non_finite(const S* rows, Index row_stride, Index n, Inde
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// diagnose(): computes statistics of each attention head and reports unusual ones as findings.
@@ -367,13 +368,15 @@ inline std::string Diagnosis::text() const {
   std::string report =
       findings.empty() ? "no findings\n" : concat(findings.size(), findings.size() == 1 ? " finding\n" : " findings\n");
   for (const Finding& f : findings) {
-    report += concat("  ", to_string(f.kind), ": ", f.layer.empty() ? "the model" : f.layer, ": ", f.text, '\n');
+    report += concat("  ", to_string(f.kind), ": ", f.layer.empty() ? "the model" : detail::printable(f.layer), ": ",
+                     f.text, '\n');
   }
   std::string_view layer;
   for (const HeadStatistics& s : heads) {
     if (s.head == 0 || s.layer != layer) {
       layer = s.layer;
-      report += concat(layer.empty() ? "attention" : layer, "\n  head  entropy  first key  saturated\n");
+      report +=
+          concat(layer.empty() ? "attention" : detail::printable(layer), "\n  head  entropy  first key  saturated\n");
     }
     const auto column = [&](double x, std::size_t width) {
       const std::string number = detail::is_nan(x) ? "-" : detail::fixed_text(x, 3);
@@ -422,3 +425,5 @@ inline std::string Diagnosis::json() const {
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Draws the attention of a whole model as one SVG: a row of small heat maps per layer, one map per head.
@@ -201,3 +202,5 @@ inline void save_attention_grid(const std::string& path, const Recorder& recorde
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

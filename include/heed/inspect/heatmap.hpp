@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Draws the attention weights of one head as an SVG heat map with the tokens as labels.
@@ -196,3 +197,5 @@ void save_heatmap(const std::string& path, const W& weights, const std::vector<s
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

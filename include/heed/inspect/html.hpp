@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Writes the attention of a whole model on a text as one self-contained HTML page, which shows all heads, one of them
@@ -215,3 +216,5 @@ inline void save_attention_html(const std::string& path, const Recorder& recorde
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

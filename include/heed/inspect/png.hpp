@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Writes heat maps as PNG where SVG is not accepted: one head, or a grid of all heads and layers. The pictures have no
@@ -226,3 +227,5 @@ inline void save_attention_grid_png(const std::string& path, const Recorder& rec
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

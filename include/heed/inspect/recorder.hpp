@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Records attention weights and output statistics of a forward pass, for pictures and diagnostics.
@@ -171,3 +172,5 @@ Recorder record(Context& context, F&& f, RecorderOptions options = {}) {
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

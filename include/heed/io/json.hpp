@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// JsonWriter: writes JSON for reports, pages and file headers. Numbers do not depend on the locale.
@@ -20,15 +21,13 @@ namespace detail {
 /// The number with `digits` significant digits.
 inline std::string number_text(double x, int digits) {
   std::array<char, 32> text;
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::general, digits);
-  return {text.data(), end.ptr};
+  return {text.data(), write_number(text.data(), text.data() + text.size(), x, std::chars_format::general, digits)};
 }
 
 /// The number with `digits` digits after the decimal point.
 inline std::string fixed_text(double x, int digits) {
   std::array<char, 400> text;
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::fixed, digits);
-  return {text.data(), end.ptr};
+  return {text.data(), write_number(text.data(), text.data() + text.size(), x, std::chars_format::fixed, digits)};
 }
 
 /// Appends values and puts commas between them. The caller closes each bracket and gives a key before each value of an
@@ -124,3 +123,5 @@ class JsonWriter {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

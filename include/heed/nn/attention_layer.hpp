@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Heads as views of a projection, and AttentionLayer: the public calls of a layer with one input and an attention
@@ -138,3 +139,5 @@ inline void check_attention_options(std::string_view name, const std::optional<d
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Normalization of each token's vector: LayerNorm and RMSNorm.
@@ -295,3 +296,5 @@ struct RMSNorm : Norm<T> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Loops over the rows of (B, L, E) views on the executor: a function of each row, and sums over rows.
@@ -266,3 +267,5 @@ void scatter_add(const TensorView<const T, 3>& dy, accumulate_t<T> factor, const
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// gradcheck(): compares gradients with central differences.
@@ -138,3 +139,5 @@ GradcheckReport gradcheck(Loss&& loss, const ParameterList<double>& parameters, 
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Monitors training: measures its phases and finds the layer that makes a loss non-finite.
@@ -96,3 +97,5 @@ void require_finite(double loss, const ActivationCheckpoint& before, Context& co
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Argument checks shared by all kinds of attention; `function` names the caller in messages. The masks of linear and
@@ -145,3 +146,5 @@ struct SequenceMask {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

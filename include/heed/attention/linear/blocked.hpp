@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Linear attention in chunks of positions, so that all its arithmetic is matrix products: what a chunk's queries see
@@ -475,3 +476,5 @@ LinearProblem<accumulate_t<T>> linear_problem(const LinearCall<T, S>& call) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

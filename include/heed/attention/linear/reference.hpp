@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Linear attention the naive way, one position after the other, for any scalar: the specification that the chunked
@@ -178,3 +179,5 @@ void reference_linear_backward(const LinearBackwardCall<T>& backward, Workspace&
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// What segmented attention is made of: who sees what, and one summary for each segment, forward and backward.
@@ -231,3 +232,5 @@ class Pooling {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

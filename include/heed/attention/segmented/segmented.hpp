@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Segmented attention: full attention inside segments of S positions, compressed between them, in O(L·(S + L/S)) time
@@ -352,3 +353,5 @@ void SegmentedAttention<P>::backward(const AttentionCache<T>& cache, TensorView<
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

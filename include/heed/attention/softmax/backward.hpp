@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The gradients of the blocked path in O(L·D) memory: the weights are computed again, tile by tile, from the row
@@ -112,3 +113,5 @@ void run_blocked_backward(const BackwardProblem<A>& p, Context& context) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

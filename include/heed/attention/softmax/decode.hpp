@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Few queries against many keys: the step of a decoder with a key/value cache. Reading K and V is what costs, so all
@@ -197,3 +198,5 @@ void run_decode(const BlockedProblem<A>& p, const TensorView<const S, 4>& k, con
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Products between a block of queries that stand in the vector lanes and rows that are read where they lie, broadcast
@@ -210,3 +211,5 @@ struct LaneKernels {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The naive path: one row of scores at a time, for any scalar, mask and modifier. It is the specification that every
@@ -199,3 +200,5 @@ void reference_backward(const AttentionBackwardCall<T>& call, Workspace& workspa
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>
