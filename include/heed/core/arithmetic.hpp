@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// A check that arithmetic is what the kernels rely on. Compilers define nothing for many flags that change it, and
@@ -108,3 +109,5 @@ inline void check_arithmetic() {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>
