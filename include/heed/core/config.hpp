@@ -36,7 +36,19 @@
 #error "heed needs C++20: compile with -std=c++20 or later"
 #endif
 
+// From 17 on, clang may take for granted that arguments and results of functions are neither NaN nor infinity, and no
+// pragma takes that back. Other compilers with clang's front end have other version numbers.
+#if defined(__clang__) && (__clang_major__ >= 17 || defined(__apple_build_version__))
+#define HEED_FINITE_ARGUMENTS 1
+#else
+#define HEED_FINITE_ARGUMENTS 0
+#endif
+
 // The flags that change arithmetic, as far as compilers define a macro for them; docs/guide/compiler-flags.md has all.
+#if __FINITE_MATH_ONLY__ && HEED_FINITE_ARGUMENTS
+#error \
+    "heed relies on infinity, which -ffast-math removes (so does -ffinite-math-only). With this compiler HEED_ALLOW_FAST_MATH does not help: add -fno-finite-math-only"
+#endif
 #if !defined(HEED_ALLOW_FAST_MATH)
 #if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__
 #error \
