@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// A check that arithmetic is what the kernels rely on. Compilers define nothing for many flags that change it, and
@@ -79,3 +80,5 @@ inline void check_arithmetic() {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>
