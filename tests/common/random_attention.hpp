@@ -178,6 +178,7 @@ class RandomAttention {
     } else {
       const double slope = random_.pick({0.0625, 0.5});
       const int reach = std::max(shape_.Lq, shape_.Lk);
+      zeros_.assign(static_cast<std::size_t>(shape_.B), 0);
       distances_ = heed::Tensor<A, 2>(1, 2 * reach + 1);
       for (int i = -reach; i <= reach; ++i) distances_(0, i + reach) = static_cast<A>(-slope * std::abs(i));
       modifier_ = kind == 0 ? AnyModifier::soft_cap(cap) : AnyModifier::distance(slope);
@@ -207,7 +208,8 @@ class RandomAttention {
       case AnyModifier::Kind::CappedTable:
         return f(then(heed::SoftCap(modifier_->number()), bias()));
       default:
-        return f(heed::RelativeBias(distances_, heed::Alignment::top_left()));
+        // From 0 in packed sequences too, where the other alignments are those of each sequence.
+        return f(heed::RelativeBias(distances_, heed::Alignment::from(zeros_)));
     }
   }
   /// f(mask, modifier) with their real types.
@@ -649,6 +651,7 @@ class RandomAttention {
   heed::Tensor<double, 4> table_;
   heed::Tensor<A, 4> bias_;
   heed::Tensor<A, 2> distances_;
+  std::vector<int> zeros_;
   std::optional<AnyModifier> modifier_;
   bool is_from_heed_ = false;
   std::optional<TruthTable> truth_;
