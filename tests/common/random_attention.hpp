@@ -608,7 +608,7 @@ class RandomAttention {
     }
   }
 
-  /// What no query sees gets the gradient 0 and has no effect, and so has a query that sees nothing.
+  /// Keys that no query sees get the gradient 0 and have no effect, and so do queries that see nothing.
   template <class Of>
   void check_gradients_of_hidden(const Gradients<T>& clean, const heed::Tensor<T, 4>& dout, const Of& of) {
     heed::Tensor<T, 4> q = q_, k = k_, v = v_, d = dout;
