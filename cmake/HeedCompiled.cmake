@@ -14,6 +14,7 @@ target_link_libraries(heed_compiled_abi PRIVATE heed)
 target_compile_options(heed_compiled_abi PRIVATE -fno-lto)  # under which the text could not be found
 if(TARGET heed_dev)
   target_link_libraries(heed_compiled PRIVATE $<BUILD_INTERFACE:heed_dev>)
+  target_compile_options(heed_compiled PRIVATE ${HEED_STRICT_WARNINGS})
   target_link_libraries(heed_compiled_abi PRIVATE heed_dev)
 endif()
 

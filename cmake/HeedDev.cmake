@@ -10,6 +10,13 @@ target_compile_options(heed_dev INTERFACE
   $<$<BOOL:${HEED_WERROR}>:-Werror>
   $<$<BOOL:${HEED_NATIVE}>:-march=native>)
 
+# The warnings that headers are free of. heed::compiled, which instantiates most of them, is compiled with these.
+set(HEED_STRICT_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast
+  -Wdouble-promotion -Wcast-align -Wnull-dereference -Wundef -Wformat=2)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  list(APPEND HEED_STRICT_WARNINGS -Wuseless-cast)
+endif()
+
 if(HEED_SANITIZE)
   list(JOIN HEED_SANITIZE "," sanitizers)
   # Frame pointers for readable reports; a finding ends the program, so that a test cannot pass over it.

@@ -103,7 +103,9 @@ TEST(Tensor, RefusesExtentsThatAreNegativeOrTooLarge) {
   constexpr Index most = std::numeric_limits<int>::max();
   EXPECT_THROW((Tensor<float, 2>(-1, 2)), heed::ShapeError);
   EXPECT_THROW((Tensor<float, 2>(2, -1)), heed::ShapeError);
+#if PTRDIFF_MAX > INT32_MAX
   EXPECT_THROW((Tensor<float, 1>(most + 1)), heed::ShapeError);
+#endif
   EXPECT_THROW((Tensor<float, 4>(most, most, most, 2)), heed::ShapeError);
   EXPECT_THROW((Tensor<float, 2>(0, -1)), heed::ShapeError);
   try {
@@ -112,7 +114,9 @@ TEST(Tensor, RefusesExtentsThatAreNegativeOrTooLarge) {
   } catch (const heed::ShapeError& e) {
     EXPECT_NE(std::string(e.what()).find("(3, -1)"), std::string::npos) << e.what();
   }
+#if PTRDIFF_MAX > INT32_MAX
   EXPECT_NO_THROW((Tensor<float, 4>(most, 0, most, most)));
+#endif
 }
 
 // ---- TensorView ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 - Each layer includes only itself and the layers to its left; no header and no directory includes itself round a circle.
 - Apart from heed, only Eigen/Core and the standard library are included, with few named exceptions.
 - Every header starts with its license and #pragma once, and one directly in heed/, as heed.hpp, leads to it.
+- A header that declares anything hides the macros of others meanwhile (core/hide_macros.hpp).
 
 A header longer than 500 lines is reported; that is advice, not an error.
 """
@@ -18,10 +19,12 @@ UMBRELLAS = ["heed.hpp", "inspect.hpp", "compiled.hpp"]
 
 LAYERS = ["core", "mask", "attention", "nn", "io", "train", "inspect", "compiled"]
 
-# What else the headers of one path may include: the machine's instructions in one place, the system's memory mapping,
+# What else the headers of one path may include: the machine's instructions, fork(), the system's memory mapping,
 # what the build of heed::compiled writes.
 EXTRA_INCLUDES = {
     "core/simd.hpp": {"immintrin.h", "arm_neon.h"},
+    "core/float_state.hpp": {"xmmintrin.h"},
+    "core/parallel.hpp": {"pthread.h"},
     "io/": {"fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"},
     "compiled/": {"heed_compiled_abi.hpp"},
 }
@@ -38,6 +41,11 @@ STANDARD_LIBRARY = set(
     utility valarray variant vector version
     """.split()
 )
+
+# The first line and the last of a header's contents.
+HIDE, RESTORE = "#include <heed/core/hide_macros.hpp>", "#include <heed/core/restore_macros.hpp>"
+# Included again by each header.
+EACH_TIME = ["core/hide_macros.hpp", "core/restore_macros.hpp"]
 
 MAX_LINES = 500
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -105,8 +113,10 @@ def main():
             errors.append(f"{header}: heed/{layer_of(header)} is no layer; there are {', '.join(LAYERS)}")
             continue
         lines = text.splitlines()
-        if lines[:2] != ["// SPDX-License-Identifier: MIT", "#pragma once"]:
+        if lines[:2] != ["// SPDX-License-Identifier: MIT", "#pragma once"] and header not in EACH_TIME:
             errors.append(f"{header}: must start with the license line and #pragma once")
+        if "HEED_NAMESPACE_BEGIN" in lines and (lines[2] != HIDE or lines[-1] != RESTORE):
+            errors.append(f"{header}: line 3 must be {HIDE} and the last line {RESTORE}")
         if len(lines) > MAX_LINES:
             advice.append(f"{header}: {len(lines)} lines; look for a seam to split it along")
         graph[header] = []

@@ -52,6 +52,14 @@ class CheckHeaders(unittest.TestCase):
                                io__file="#include <sys/mman.h>\n")[0], 0)
         self.assert_refused("includes <sys/mman.h>", mask__basic="#include <sys/mman.h>\n")
 
+    def test_refuses_a_header_that_macros_of_others_can_break(self):
+        declares = "HEED_NAMESPACE_BEGIN\nHEED_NAMESPACE_END\n"
+        hide, restore = (f"#include <heed/core/{name}_macros.hpp>\n" for name in ["hide", "restore"])
+        tree = {"core__hide_macros": "", "core__restore_macros": ""}
+        self.assertEqual(check(core__tensor=hide + declares + restore, **tree)[0], 0)
+        self.assert_refused("line 3 must be", core__tensor=declares + restore, **tree)
+        self.assert_refused("line 3 must be", core__tensor=hide + declares, **tree)
+
     def test_refuses_quotes(self):
         self.assert_refused('includes "tensor.hpp"', mask__basic='#include "tensor.hpp"\n')
 

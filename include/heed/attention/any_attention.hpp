@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// AnyAttention: an owning attention value of any type. AttentionCache: what a backward pass needs of a forward pass,
@@ -35,7 +36,7 @@ class AnyModifier {
 
   AnyModifier (*bind_)(const void*, const AttentionShape&);
   ModifierRef<A> (*reference_)(const void*);
-  InlineValue<320> held_;
+  InlineValue<384> held_;
 };
 
 /// An attention call inside a layer: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv), and the
@@ -123,7 +124,7 @@ class AnyAttention {
                  "options for another kind");
       return functions_->forward(kind_.get(), x, context);
     }
-    const AttentionShape shape = detail::shape_of(x);
+    const AttentionShape shape = detail::with_sequences(mask_, detail::shape_of(x));
     const AnyMask mask = mask_.bind(shape);
     const detail::AnyModifier<A> modifier = modifier_.bind(shape);
     const DropoutPattern dropped = detail::draw_dropout(options_.dropout, context);
@@ -136,7 +137,7 @@ class AnyAttention {
                     Context& context) const {
     if (functions_) return functions_->backward(kind_.get(), cache, dout, to, context);
     constexpr detail::CallChecks check{"heed::attention_backward"};
-    const AttentionShape shape = cache.shape();
+    const AttentionShape shape = detail::with_sequences(mask_, cache.shape());
     HEED_CHECK(to.dsinks.empty() || to.dsinks.size() == options_.sinks.size(), ShapeError, check.function, ": ",
                to.dsinks.size(), " dsinks but ", options_.sinks.size(), " sinks; give one for each sink or none");
     const AnyMask mask = mask_.bind(shape);
@@ -180,7 +181,7 @@ class AnyAttention {
   detail::AnyModifier<A> modifier_ = detail::AnyModifier<A>(NoModifier{});
   AttentionOptions options_;
   const Functions* functions_ = nullptr;
-  detail::InlineValue<256> kind_;
+  detail::InlineValue<384> kind_;
 };
 
 /// The inputs of a backward pass, kept by a forward: the attention value, the inputs and the output (borrowed: they
@@ -258,3 +259,5 @@ void attend_backward(AttentionCache<T>& cache, const TensorView<const T, 4>& dou
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Attention: softmax(modifier(scale · Q·Kᵀ) under a mask) · V (Vaswani et al., "Attention is all you need", 2017), its
@@ -44,7 +45,7 @@ template <class T, class S, class Value>
 void run_attention(const AttentionTensors<T, S>& x, const Value& value, Context& context) {
   using A = accumulate_t<T>;
   if constexpr (requires { value.mask; }) {
-    const AttentionShape shape = shape_of(x);
+    const AttentionShape shape = with_sequences(value.mask, shape_of(x));
     const auto mask = bind(value.mask, shape);
     const auto modifier = bind(value.modifier, shape);
     const DropoutPattern dropped = draw_dropout(value.options.dropout, context);
@@ -240,3 +241,5 @@ auto attention_backward(const DOut& dout, const Q& q, const K& k, const V& v, Pa
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

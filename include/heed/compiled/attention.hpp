@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The kernels that heed::compiled holds: matrix products, and softmax attention, forward, backward and decode.
@@ -48,3 +49,5 @@ namespace heed::detail {
 HEED_COMPILED_ATTENTION(extern template);
 }  // namespace heed::detail
 #endif
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The layers that heed::compiled holds, for float and double.
@@ -26,3 +27,5 @@ HEED_COMPILED_LAYERS(extern template, float);
 HEED_COMPILED_LAYERS(extern template, double);
 }  // namespace heed
 #endif
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The recurrent layers that heed::compiled holds, for float and double.
@@ -21,3 +22,5 @@ HEED_COMPILED_RECURRENT(extern template, float);
 HEED_COMPILED_RECURRENT(extern template, double);
 }  // namespace heed
 #endif
+
+#include <heed/core/restore_macros.hpp>

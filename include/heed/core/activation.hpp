@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Activation functions on registers, on numbers (with the bits of a lane) and on arrays; their derivatives on
@@ -272,3 +273,5 @@ HEED_ALWAYS_INLINE Vec<T> times_slope(Vec<T> x, Vec<T> dy) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

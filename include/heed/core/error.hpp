@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The exceptions, and the macro that checks arguments at a public boundary.
 
 #include <array>
 #include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -31,8 +34,19 @@ struct ValueError : Error {
 struct FormatError : Error {
   using Error::Error;
 };
+/// Something around the call that heed relies on: flags that change arithmetic, an executor that breaks its contract,
+/// a weight that code for another instruction set packed, a fork() inside a task.
+struct EnvironmentError : Error {
+  using Error::Error;
+};
 
 namespace detail {
+
+/// Nothing may go on after an error. A handler of HEED_THROW that returns ends the program here.
+[[noreturn]] HEED_NOINLINE inline void handler_returned(const char* error) {
+  std::fprintf(stderr, "heed: HEED_THROW returned, so the program ends. The error was: %s\n", error);
+  std::abort();
+}
 
 // append() writes one part of a message. Numbers do not depend on the locale: 0.1 has a point everywhere.
 
@@ -45,13 +59,25 @@ requires std::is_integral_v<T>
 void append(std::string& text, T part) {
   text += std::to_string(part);
 }
+
+/// Writes x with so many digits, and returns the end. Format is std::chars_format; the libraries of some compilers
+/// (libc++ before 14) have its names, but no std::to_chars for them: their printf stands in, which has a point
+/// everywhere but where a program sets a locale.
+template <class Format>
+char* write_number(char* begin, char* end, double x, Format format, int digits) {
+  if constexpr (requires { std::to_chars(begin, end, x, format, digits); }) {
+    return std::to_chars(begin, end, x, format, digits).ptr;
+  } else {
+    const auto size = static_cast<std::size_t>(end - begin);
+    return begin + std::snprintf(begin, size, format == Format::fixed ? "%.*f" : "%.*g", digits, x);
+  }
+}
 template <class T>
 requires std::is_floating_point_v<T>
 void append(std::string& text, T part) {
   char digits[40];
-  const auto end =
-      std::to_chars(digits, digits + sizeof digits, static_cast<double>(part), std::chars_format::general, 6);
-  text.append(digits, end.ptr);
+  text.append(digits,
+              write_number(digits, digits + sizeof digits, static_cast<double>(part), std::chars_format::general, 6));
 }
 
 template <std::size_t Rank>
@@ -75,10 +101,9 @@ std::string concat(const Parts&... parts) {
 /// Out of line, so that a check costs its caller one compare and one cold call.
 template <class Exception, class... Parts>
 [[noreturn]] HEED_NOINLINE void raise(const Parts&... parts) {
-  HEED_THROW(Exception(concat(parts...)));
-#if !HEED_EXCEPTIONS
-  std::abort();
-#endif
+  const Exception error(concat(parts...));
+  HEED_THROW(error);
+  handler_returned(error.what());
 }
 
 }  // namespace detail
@@ -91,3 +116,5 @@ HEED_NAMESPACE_END
   do {                                                                       \
     if (!(condition)) ::heed::detail::raise<::heed::Exception>(__VA_ARGS__); \
   } while (false)
+
+#include <heed/core/restore_macros.hpp>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Observer: an interface that sees the outputs and attention weights of layers while they run; FiniteObserver finds
 /// the first output that is not finite.
 
-#include <cmath>
-
 #include <heed/core/parallel.hpp>
+#include <heed/core/scalar.hpp>
 #include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -99,7 +99,7 @@ class FiniteObserver final : public Observer {
     for (Index b = 0; b < value.extent(0); ++b) {
       for (Index l = 0; l < value.extent(1); ++l) {
         for (Index e = 0; e < value.extent(2); ++e) {
-          if (std::isfinite(value(b, l, e))) continue;
+          if (detail::is_finite(value(b, l, e))) continue;
           found_ = true;
           layer_ = name;
           value_ = value(b, l, e);
@@ -122,3 +122,5 @@ class FiniteObserver final : public Observer {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

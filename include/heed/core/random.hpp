@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Random numbers that are a function of (seed, stream, counter): the same at any thread count and in any order.
@@ -94,3 +95,5 @@ class DropoutPattern {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Workspace: a stack-like arena of scratch memory. After a call has run once, repeating it allocates nothing.
@@ -134,3 +135,5 @@ class Workspace {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// diagnose(): computes statistics of each attention head and reports unusual ones as findings.
@@ -131,8 +132,8 @@ inline HeadStatistics head_statistics(const RecordedAttention& attention, Index 
         if (w > 0) entropy -= w * std::log(w);
       }
       if (visible == 0) ++s.without_keys;
-      if (!std::isfinite(sum)) ++s.not_finite;
-      if (visible < 2 || !(sum > 0) || !std::isfinite(sum)) continue;
+      if (!detail::is_finite(sum)) ++s.not_finite;
+      if (visible < 2 || !(sum > 0) || !detail::is_finite(sum)) continue;
       ++s.rows;
       // With sinks in the denominator, the weights of the keys sum to less than 1.
       s.entropy += (entropy / sum + std::log(sum)) / std::log(static_cast<double>(visible));
@@ -378,7 +379,7 @@ inline std::string Diagnosis::text() const {
           concat(layer.empty() ? "attention" : detail::printable(layer), "\n  head  entropy  first key  saturated\n");
     }
     const auto column = [&](double x, std::size_t width) {
-      const std::string number = std::isnan(x) ? "-" : detail::fixed_text(x, 3);
+      const std::string number = detail::is_nan(x) ? "-" : detail::fixed_text(x, 3);
       report += std::string(width > number.size() ? width - number.size() : 0, ' ') + number;
     };
     const std::string head = std::to_string(s.head);
@@ -424,3 +425,5 @@ inline std::string Diagnosis::json() const {
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Draws the attention of a whole model as one SVG: a row of small heat maps per layer, one map per head.
@@ -67,7 +68,7 @@ inline HeatCells heat_cells(const RecordedAttention& attention, Index b, Index h
     each_weight(q, [&](Index k, double w) {
       double& cell = row[k * cells.columns / Lk];
       const double t = max_weight > 0 ? std::min(w / max_weight, 1.0) : w;
-      if (!(cell >= t) && !std::isnan(cell)) cell = t;
+      if (!(cell >= t) && !detail::is_nan(cell)) cell = t;
     });
   }
   return cells;
@@ -94,7 +95,7 @@ class GridWriter : SvgWriter {
       heads_ = std::max(heads_, one.weights.extent(1));
       const Index size = one.weights.size() / one.weights.extent(0);
       const double* weights = one.weights.data() + options.sample * size;
-      has_nan_ = has_nan_ || std::any_of(weights, weights + size, [](double w) { return std::isnan(w); });
+      has_nan_ = has_nan_ || std::any_of(weights, weights + size, [](double w) { return detail::is_nan(w); });
     }
     left_ = static_cast<Index>(label) + 2 * kGap;
     top_ = title_height(options_.title) + kFont + 2 * kGap;
@@ -158,7 +159,7 @@ class GridWriter : SvgWriter {
   /// The step of color; -1 for hidden cells.
   static int level_of(double t) {
     if (t == kHiddenCell) return -1;
-    return std::isnan(t) ? kLevels : static_cast<int>(std::lround(t * (kLevels - 1)));
+    return detail::is_nan(t) ? kLevels : static_cast<int>(std::lround(t * (kLevels - 1)));
   }
 
   std::string legend_text() const {
@@ -201,3 +202,5 @@ inline void save_attention_grid(const std::string& path, const Recorder& recorde
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Writes the attention of a whole model on a text as one self-contained HTML page, which shows all heads, one of them
@@ -177,7 +178,7 @@ class AttentionPageData {
   void append_code(std::vector<std::uint8_t>& codes, double w) const {
     const unsigned top = bits_ == 16 ? 65534 : 254;
     const unsigned code =
-        std::isfinite(w) ? static_cast<unsigned>(std::lround(std::sqrt(std::min(w, 1.0)) * top)) : top + 1;
+        detail::is_finite(w) ? static_cast<unsigned>(std::lround(std::sqrt(std::min(w, 1.0)) * top)) : top + 1;
     codes.push_back(static_cast<std::uint8_t>(code & 255U));
     if (bits_ == 16) codes.push_back(static_cast<std::uint8_t>(code >> 8));
   }
@@ -215,3 +216,5 @@ inline void save_attention_html(const std::string& path, const Recorder& recorde
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// lint(): compares a mask with its purpose and names the common mistakes.
@@ -301,3 +302,5 @@ std::vector<MaskFinding> lint(const M& mask, const AttentionShape& shape, const 
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

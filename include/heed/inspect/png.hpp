@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Writes heat maps as PNG where SVG is not accepted: one head, or a grid of all heads and layers. The pictures have no
@@ -158,7 +159,7 @@ class IndexedPicture {
   }
   static std::uint8_t color_of(double t, Index x, Index y) {
     if (t == kHiddenCell) return (x + y) % 5 == 0 ? kHatch : kHidden;
-    return std::isnan(t) ? kNaN : static_cast<std::uint8_t>(std::lround(t * kScale));
+    return detail::is_nan(t) ? kNaN : static_cast<std::uint8_t>(std::lround(t * kScale));
   }
   static std::string number(Index value) {
     std::string bytes;
@@ -226,3 +227,5 @@ inline void save_attention_grid_png(const std::string& path, const Recorder& rec
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Records attention weights and output statistics of a forward pass, for pictures and diagnostics.
@@ -134,7 +135,7 @@ class Recorder final : public Observer {
     for_each(extents, [&](int b, int h, int q, int k) {
       const double x = value(b, h, q, k);
       ++s.size;
-      if (!std::isfinite(x)) {
+      if (!detail::is_finite(x)) {
         ++s.not_finite;
         return;
       }
@@ -171,3 +172,5 @@ Recorder record(Context& context, F&& f, RecorderOptions options = {}) {
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

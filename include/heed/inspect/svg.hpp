@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Writes SVG documents: escaped text, estimated text widths, and the frame that heat maps and grids share.
@@ -108,3 +109,5 @@ class SvgWriter {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// MappedFile: the bytes of a file, mapped into memory where the system can, otherwise read. AtomicFile: a file that
@@ -18,6 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #endif
+#if defined(_WIN32)
+#include <filesystem>
+#endif
 
 HEED_NAMESPACE_BEGIN
 
@@ -30,7 +34,7 @@ class MappedFile {
   MappedFile() = default;
   /// Throws FormatError when the path cannot be opened or read, or is no regular file.
   static MappedFile open(const std::string& path) {
-#if __has_include(<sys/mman.h>)
+#if __has_include(<sys/mman.h>) && !defined(__EMSCRIPTEN__)  // whose mmap copies, or fails in silence on node's files
     MappedFile file;
     if (file.map(path)) return file;
 #endif
@@ -139,11 +143,11 @@ class AtomicFile {
   }
   void commit() {
     bool written = std::fflush(stream_.get()) == 0;
-#if __has_include(<unistd.h>)
+#if __has_include(<sys/mman.h>)
     written = written && ::fsync(::fileno(stream_.get())) == 0;
 #endif
     if (!written) fail("written", errno);
-    if (std::fclose(stream_.release()) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    if (std::fclose(stream_.release()) != 0 || !replace(temporary_, path_)) {
       const int error = errno;
       std::remove(temporary_.c_str());
       fail("put in place", error);
@@ -154,6 +158,18 @@ class AtomicFile {
   [[noreturn]] void fail(const char* what, int error) const {
     raise<FormatError>(function_, ": file ", in_quotes(path_, path_.size()), " cannot be ", what, ": ",
                        std::strerror(error));
+  }
+
+  /// Renames a file, also over another; sets errno where it returns false.
+  static bool replace(const std::string& from, const std::string& to) {
+#if defined(_WIN32)  // where std::rename keeps the other
+    std::error_code error;
+    std::filesystem::rename(from, to, error);
+    errno = error.default_error_condition().value();
+    return !error;
+#else
+    return std::rename(from.c_str(), to.c_str()) == 0;
+#endif
   }
 
   struct Close {
@@ -173,3 +189,5 @@ inline void write_file(const std::string& path, std::string_view bytes, std::str
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// JsonWriter: writes JSON for reports, pages and file headers. Numbers do not depend on the locale.
@@ -10,6 +11,7 @@
 #include <concepts>
 #include <utility>
 
+#include <heed/core/scalar.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -19,15 +21,13 @@ namespace detail {
 /// The number with `digits` significant digits.
 inline std::string number_text(double x, int digits) {
   std::array<char, 32> text;
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::general, digits);
-  return {text.data(), end.ptr};
+  return {text.data(), write_number(text.data(), text.data() + text.size(), x, std::chars_format::general, digits)};
 }
 
 /// The number with `digits` digits after the decimal point.
 inline std::string fixed_text(double x, int digits) {
   std::array<char, 400> text;
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::fixed, digits);
-  return {text.data(), end.ptr};
+  return {text.data(), write_number(text.data(), text.data() + text.size(), x, std::chars_format::fixed, digits)};
 }
 
 /// Appends values and puts commas between them. The caller closes each bracket and gives a key before each value of an
@@ -92,7 +92,7 @@ class JsonWriter {
   /// NaN and infinities, which JSON lacks, become null.
   JsonWriter& value(double x, int digits = 6) {
     begin();
-    json_ += std::isfinite(x) ? number_text(x, digits) : "null";
+    json_ += detail::is_finite(x) ? number_text(x, digits) : "null";
     return *this;
   }
   template <std::integral T>
@@ -123,3 +123,5 @@ class JsonWriter {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

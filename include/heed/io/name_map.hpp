@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Loads and saves the parameters of a layer, with a map from parameter names to names in the file.
@@ -218,3 +219,5 @@ void save_parameters(const Layer& layer, const std::string& path, const Metadata
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

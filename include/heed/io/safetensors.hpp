@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Reads and writes safetensors files, the common format of published weights.
@@ -79,7 +80,7 @@ inline constexpr bool is_widening_v =
 
 template <class T>
 bool is_infinite(T x) {
-  return std::isinf(static_cast<double>(x));
+  return magnitude_bits(static_cast<double>(x)) == magnitude_bits(infinity<double>());
 }
 
 /// The first finite element that would become infinite in T.
@@ -277,12 +278,16 @@ class SafeTensors {
 class NamedTensor {
  public:
   /// x must outlive the object.
-  template <TensorLike X>
-  NamedTensor(std::string_view name, const X& x) : name_(name) {
+  template <class Argument>
+  requires TensorLike<std::remove_reference_t<Argument>>
+  NamedTensor(std::string_view name, Argument&& x) : name_(name) {
+    using X = std::remove_cvref_t<Argument>;
+    static_assert(detail::outlives_v<Argument>,
+                  "heed::NamedTensor borrows memory: this temporary would be gone; give it a name");
     static_assert(AnyTensor<X> || EigenDirect<X>, "heed: to save an Eigen expression, evaluate it into a matrix first");
     using T = scalar_of_t<X>;
     static_assert(FloatElement<T> || std::is_integral_v<T>);
-    const auto view = view_of(x);
+    const auto view = view_of(std::as_const(x));
     info_.dtype = detail::dtype_of<T>();
     info_.shape.assign(view.extents().begin(), view.extents().end());
     strides_.assign(view.strides().begin(), view.strides().end());
@@ -361,8 +366,10 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
   std::vector<const NamedTensor*> in_order;
   in_order.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) in_order.push_back(&tensor);
-  std::stable_sort(in_order.begin(), in_order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    return size_of(a->info().dtype) > size_of(b->info().dtype);
+  // Not std::stable_sort, for which clang 19 warns of a deprecated function of libstdc++.
+  std::sort(in_order.begin(), in_order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    const std::uint64_t a_size = size_of(a->info().dtype), b_size = size_of(b->info().dtype);
+    return a_size != b_size ? a_size > b_size : a < b;
   });
   std::vector<std::pair<std::string_view, TensorInfo>> listed;
   std::uint64_t end = 0;
@@ -390,3 +397,5 @@ inline void save_safetensors(const std::string& path, const std::vector<NamedTen
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Parses, checks and writes the header of a safetensors file.
@@ -344,8 +345,8 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
   in_order.reserve(header.tensors.size());
   for (const auto& entry : header.tensors) {
     const auto& [name, info] = entry;
-    const auto fail = [&, &name = name](const auto&... parts) {
-      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", in_quotes(name), ": ", parts...);
+    const auto fail = [&, &tensor = name](const auto&... parts) {
+      raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", in_quotes(tensor), ": ", parts...);
     };
     const std::optional<std::uint64_t> bytes = checked_bytes(info.dtype, info.shape);
     if (!bytes) fail("shape ", shape_text(info.shape), " has more bytes than 63 bits can count");
@@ -413,7 +414,7 @@ inline std::pair<SafeTensorsHeader, std::uint64_t> read_header(std::string_view 
              length <= rest ? "a header may have " + std::to_string(kMaxHeaderBytes)
                             : "only " + std::to_string(rest) + " bytes follow",
              "; the file is cut short or no safetensors file", guess_other_format(bytes));
-  SafeTensorsHeader header = HeaderParser(bytes.substr(8, length), file).parse();
+  SafeTensorsHeader header = HeaderParser(bytes.substr(8, static_cast<std::size_t>(length)), file).parse();
   check_layout(header, rest - length, file);
   return {std::move(header), 8 + length};
 }
@@ -436,10 +437,13 @@ inline std::string write_header(const std::vector<std::pair<std::string_view, Te
   std::string json = writer.close('}').take();
   json.append((8 - json.size() % 8) % 8, ' ');
   std::string header;
-  for (int i = 0; i < 8; ++i) header += static_cast<char>(static_cast<unsigned char>(json.size() >> 8 * i & 0xFF));
+  const std::uint64_t length = json.size();
+  for (int i = 0; i < 8; ++i) header += static_cast<char>(static_cast<unsigned char>(length >> 8 * i & 0xFF));
   return header += json;
 }
 
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Functions for untrusted text: UTF-8, names in messages, and name patterns with '*'.
@@ -131,3 +132,5 @@ inline std::string substitute(std::string_view pattern, const std::vector<std::s
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// BoolMask: a mask from a boolean matrix.
@@ -83,3 +84,5 @@ class BoolMask : public MaskBase {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Activations as layers (ReLU, GELU, GELUTanh, SiLU) and as functions (relu, gelu, gelu_tanh, silu) of any TensorLike.
@@ -148,3 +149,5 @@ auto silu(const X& x, C&... context) {
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// FeedForward: the two projections, plain or gated, that a transformer block applies to each token.
@@ -166,3 +167,5 @@ class FeedForward : public Layer<FeedForward<T>> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

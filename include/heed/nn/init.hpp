@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Starting values of parameters. Every number is a function of (seed, name of the parameter, place in it), so a model
@@ -261,3 +262,5 @@ void orthogonal(Parameter<T>& parameter, const Philox& random, double gain = 1) 
 }  // namespace init
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Layer: the public calls of a layer with one input, made from the layer's own body.
@@ -220,3 +221,5 @@ class Layer : public Module<Derived> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Linear: y = x·Wᵀ + b; and the products, packed copies and gradients that larger layers share with it.
@@ -253,3 +254,5 @@ class Linear : public Layer<Linear<T>> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

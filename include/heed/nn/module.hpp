@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Module: the base of everything with parameters. A layer or a model lists its members once; visiting, starting and
@@ -122,3 +123,5 @@ class Module {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

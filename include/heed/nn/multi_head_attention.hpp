@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// MultiHeadAttention: self- and cross-attention with projections; grouped and multi-query heads.
@@ -450,3 +451,5 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Normalization of each token's vector: LayerNorm and RMSNorm.
@@ -176,7 +177,7 @@ class Norm : public Layer<Norm<T>> {
   explicit Norm(const NormOptions& options) : options_(options) {
     HEED_CHECK(options.embed_dim >= 1, ShapeError, name(), ": embed_dim = ", options.embed_dim,
                " but at least 1 is needed");
-    HEED_CHECK(options.eps >= 0 && std::isfinite(options.eps), ValueError, name(), ": eps = ", options.eps,
+    HEED_CHECK(options.eps >= 0 && detail::is_finite(options.eps), ValueError, name(), ": eps = ", options.eps,
                " must be a finite number >= 0");
     if (!options.affine) return;
     weight = Parameter<T>(options.embed_dim);
@@ -295,3 +296,5 @@ struct RMSNorm : Norm<T> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// RNN, LSTM and GRU: several layers, both directions, sequences of several lengths, with their gradients through time.
@@ -505,3 +506,5 @@ class GRU : public Recurrent<T> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The cells of recurrent layers: one step of one sequence, forward and backward. RNN, LSTM and GRU differ in nothing
@@ -181,3 +182,5 @@ struct GruCell {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

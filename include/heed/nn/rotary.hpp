@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// RotaryEmbedding: turns queries and keys by their positions.
@@ -217,3 +218,5 @@ class RotaryEmbedding {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

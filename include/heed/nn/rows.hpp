@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Loops over the rows of (B, L, E) views on the executor: a function of each row, and sums over rows.
@@ -64,7 +65,7 @@ HEED_ALWAYS_INLINE void store_lanes(Vec<accumulate_t<T>> value, T* to, Index n) 
   }
   A lanes[Vec<A>::size];
   value.store(lanes);
-  for (Index i = 0; i < std::min<Index>(n, Vec<A>::size); ++i) to[i] = static_cast<T>(lanes[i]);
+  for (Index i = 0; i < std::min<Index>(n, Vec<A>::size); ++i) to[i] = stored_as<T>(lanes[i]);
 }
 
 /// to = from, whatever the strides, walking along the smaller stride of the side that is not dense.
@@ -266,3 +267,5 @@ void scatter_add(const TensorView<const T, 3>& dy, accumulate_t<T> factor, const
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

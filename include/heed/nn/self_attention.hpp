@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// SelfAttention: the textbook layer, one head.
@@ -205,3 +206,5 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Encoder and Decoder: stacks of transformer blocks. Names and defaults are those of PyTorch's TransformerEncoder and
@@ -257,3 +258,5 @@ class Decoder : public detail::DecoderStack<T>, public MemoryLayer<Decoder<T>, T
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The blocks of transformers: EncoderLayer, also the block of decoder-only models, and DecoderLayer, which reads a
@@ -469,3 +470,5 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// gradcheck(): compares gradients with central differences.
@@ -112,7 +113,7 @@ GradcheckReport gradcheck(Loss&& loss, const std::vector<GradcheckTensor>& tenso
       }
       ++report.checked;
       report.passed = report.passed && error <= allowed;
-      const double size_of_error = std::isnan(error) ? std::numeric_limits<double>::infinity() : error / allowed;
+      const double size_of_error = detail::is_nan(error) ? std::numeric_limits<double>::infinity() : error / allowed;
       if (size_of_error <= worst) continue;
       worst = size_of_error;
       report.worst_tensor = tensor.name;
@@ -138,3 +139,5 @@ GradcheckReport gradcheck(Loss&& loss, const ParameterList<double>& parameters, 
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Monitors training: measures its phases and finds the layer that makes a loss non-finite.
@@ -83,7 +84,7 @@ class TrainingTimer {
 ///     heed::require_finite(loss.value, before, context, forward);
 template <class Forward>
 void require_finite(double loss, const ActivationCheckpoint& before, Context& context, Forward&& forward) {
-  if (std::isfinite(loss)) return;
+  if (detail::is_finite(loss)) return;
   FiniteObserver observer;
   before.replay(context, [&] {
     context.observer = &observer;
@@ -96,3 +97,5 @@ void require_finite(double loss, const ActivationCheckpoint& before, Context& co
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// A checked call of softmax attention as data: the paths compute from it.
@@ -43,7 +44,7 @@ struct AttentionOptions {
   /// context.training.
   double dropout = 0;
   /// One logit for each head, in the softmax denominator only (attention sinks; Xiao et al., 2023). Borrowed.
-  std::span<const double> sinks = {};
+  BorrowedSpan<double> sinks = {};
 };
 
 namespace detail {
@@ -101,7 +102,7 @@ struct AttentionGradients {
     Destination(NotWanted) {}  ///< not wanted
     /// A tensor, view or Eigen matrix of T.
     template <TensorLike Y>
-    requires(std::is_same_v<scalar_of_t<Y>, T>)
+    requires(std::is_same_v<scalar_of_t<Y>, T> && detail::outlives_v<Y>)
     Destination(Y&& y) : TensorView<T, 4>(detail::write_as<4>(y)) {}
   };
 
@@ -124,3 +125,5 @@ struct AttentionBackwardCall : AttentionTerms<accumulate_t<T>> {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Argument checks shared by all kinds of attention; `function` names the caller in messages. The masks of linear and
@@ -38,7 +39,7 @@ struct CallChecks {
 
   template <class A>
   void options(const AttentionOptions& o, const AttentionShape& shape) const {
-    HEED_CHECK(!o.scale || std::isfinite(static_cast<A>(*o.scale)), ValueError, function, ": scale = ", *o.scale,
+    HEED_CHECK(!o.scale || detail::is_finite(static_cast<A>(*o.scale)), ValueError, function, ": scale = ", *o.scale,
                " must be finite in the type that scores are computed in");
     HEED_CHECK(o.dropout >= 0 && o.dropout <= 1, ValueError, function, ": dropout = ", o.dropout,
                " must be a probability between 0 and 1");
@@ -145,3 +146,5 @@ struct SequenceMask {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// ModifierRef: a score modifier behind one type, so that no kernel is compiled again for another modifier. It applies
@@ -246,3 +247,5 @@ class ModifierRef {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The parts of an attention call beyond q, k and v: a mask, a score modifier, Scale or AttentionOptions, an Attention
@@ -146,3 +147,5 @@ decltype(auto) attention_of(const P&... parts) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

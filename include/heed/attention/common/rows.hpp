@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Rows of a tensor without its element type: the kernels see float or double, whatever is stored.
@@ -91,7 +92,7 @@ class RowSink {
   template <class T>
   static void write_as(const A* from, Index n, std::byte* to, Index stride) {
     T* out = reinterpret_cast<T*>(to);
-    for (Index i = 0; i < n; ++i) out[i * stride] = static_cast<T>(from[i]);
+    for (Index i = 0; i < n; ++i) out[i * stride] = stored_as<T>(from[i]);
   }
   std::byte* at(int b, int head, Index i) const { return data_ + b * sample_ + head * head_ + i * row_; }
 
@@ -104,3 +105,5 @@ class RowSink {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

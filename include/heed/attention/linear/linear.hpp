@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Linear attention (Katharopoulos et al., "Transformers are RNNs: fast autoregressive transformers with linear
@@ -152,3 +153,5 @@ void LinearAttention::backward(const AttentionCache<T>& cache, TensorView<const 
 }
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

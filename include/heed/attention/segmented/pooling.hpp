@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// What segmented attention is made of: who sees what, and one summary for each segment, forward and backward.
@@ -146,7 +147,7 @@ class Pooling {
         for (Index b = 0; b < k_.extent(0); ++b) {
           for (Index c = 0; c < segments_.count(); ++c) sum += parts[row_of(b, g, c) * Dk() + i];
         }
-        dvectors(g, i) = static_cast<T>(static_cast<A>(dvectors(g, i)) + sum);
+        dvectors(g, i) = stored_as<T>(static_cast<A>(dvectors(g, i)) + sum);
       }
     }
   }
@@ -231,3 +232,5 @@ class Pooling {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The gradients of the blocked path in O(L·D) memory: the weights are computed again, tile by tile, from the row
@@ -49,7 +50,8 @@ class BackwardRunner {
       if (parts_ == 1) write(head, to);
     });
     if (parts_ > 1) {
-      executor.parallel_for(heads_, [&](int head, int) {
+      parallel_for_each(&executor, heads_, [&](Index task, int) {
+        const int head = static_cast<int>(task);
         A* const to = sums + sums_size_ * head * parts_;
         for (int part = 1; part < parts_; ++part) {
           for (Index i = 0; i < sums_size_; ++i) to[i] += to[part * sums_size_ + i];
@@ -111,3 +113,5 @@ void run_blocked_backward(const BackwardProblem<A>& p, Context& context) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

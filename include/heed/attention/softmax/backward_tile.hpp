@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The kernel of the blocked backward: some blocks of queries of one head meet the tiles of keys that they see. With P
@@ -441,3 +442,5 @@ class BackwardTile {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

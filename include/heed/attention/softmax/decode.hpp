@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Few queries against many keys: the step of a decoder with a key/value cache. Reading K and V is what costs, so all
@@ -99,7 +100,7 @@ class Decoder {
       run_chunk(static_cast<int>(task / plan_.chunks), static_cast<int>(task % plan_.chunks),
                 memory + worker * plan_.worker_elements, batches + worker * plan_.batches, copies + worker * copy_size);
     });
-    context.executor().parallel_for(plan_.heads, [&](int head, int) { finish(head); });
+    parallel_for_each(&context.executor(), plan_.heads, [&](Index head, int) { finish(static_cast<int>(head)); });
   }
 
  private:
@@ -197,3 +198,5 @@ void run_decode(const BlockedProblem<A>& p, const TensorView<const S, 4>& k, con
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The decode kernel: a few query rows meet a tile of keys. What is plentiful stands in the lanes, the width of a head;
@@ -337,3 +338,5 @@ class DecodeRows {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The cache-blocked path: tiles of keys against groups of query blocks, in O(L·D) memory.
@@ -130,3 +131,5 @@ void run_blocked(const BlockedProblem<A>& p, Context& context) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

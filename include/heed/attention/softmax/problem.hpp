@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// A call as the kernels take it: without the types of its tensors. Kernels are compiled once for each compute type;
@@ -56,3 +57,5 @@ struct BlockedProblem : AttentionTerms<A> {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

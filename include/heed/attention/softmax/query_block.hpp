@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The softmax of a block of queries, in the vector lanes, over tiles of keys. A tile takes five steps, in add():
@@ -199,3 +200,5 @@ class QueryBlock {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Selects the path of a softmax attention call: the reference path or one of the kernels. The shape alone selects the
@@ -124,3 +125,5 @@ inline DropoutPattern draw_dropout(double dropout, Context& context) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

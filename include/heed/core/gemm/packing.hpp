@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The sizes of a product's building blocks, which fit the registers and the caches, and packing: rows of A or columns
@@ -100,3 +101,5 @@ void pack_panel(const TensorView<const T, 2>& b, Index p, T* panels) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

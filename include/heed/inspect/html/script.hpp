@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The JavaScript of the attention page. It inserts labels, which can be any text, as text and never as markup.
@@ -497,3 +498,5 @@ inline constexpr std::string_view kPageScript = R"js(
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

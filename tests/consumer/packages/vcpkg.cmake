@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+# cmake -D PORT=DIRECTORY -D WORK=DIRECTORY -P vcpkg.cmake: the steps of the port, with the few functions of vcpkg that it
+# calls. Then the package has what vcpkg asks of one: headers, a CMake package in share/heed and the copyright.
+cmake_minimum_required(VERSION 3.25)
+set(CURRENT_PACKAGES_DIR ${WORK}/package)
+file(REMOVE_RECURSE ${WORK})
+
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+function(vcpkg_extract_source_archive result keyword archive)
+  file(ARCHIVE_EXTRACT INPUT ${archive} DESTINATION ${WORK}/source)
+  file(GLOB tree ${WORK}/source/*)
+  set(${result} ${tree} PARENT_SCOPE)
+endfunction()
+function(vcpkg_cmake_configure)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "SOURCE_PATH" "OPTIONS")
+  run(${CMAKE_COMMAND} -S ${arg_SOURCE_PATH} -B ${WORK}/build -D CMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR}
+    -D CMAKE_BUILD_TYPE=Release ${arg_OPTIONS})
+endfunction()
+function(vcpkg_cmake_install)
+  run(${CMAKE_COMMAND} --build ${WORK}/build --target install)
+endfunction()
+function(vcpkg_cmake_config_fixup)
+  if(NOT EXISTS ${CURRENT_PACKAGES_DIR}/share/heed/heedConfig.cmake)
+    message(FATAL_ERROR "there is no CMake package in share/heed")
+  endif()
+endfunction()
+function(vcpkg_fixup_pkgconfig)
+endfunction()
+function(vcpkg_install_copyright keyword license)
+  configure_file(${license} ${CURRENT_PACKAGES_DIR}/share/heed/copyright COPYONLY)
+endfunction()
+
+include(${PORT}/portfile.cmake)
+
+file(GLOB entries RELATIVE ${CURRENT_PACKAGES_DIR} ${CURRENT_PACKAGES_DIR}/*)
+if(NOT entries STREQUAL "include;share")
+  message(FATAL_ERROR "the package has ${entries}, not include and share")
+endif()
