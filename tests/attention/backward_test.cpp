@@ -285,6 +285,33 @@ TEST(AttentionBackward, WhatIsHiddenHasNoEffectAndGetsNone) {
   }
 }
 
+TEST(AttentionBackward, ASinkGetsNothingFromAQueryThatSeesNoKey) {
+  const std::vector<int> queries{3}, keys{7};
+  const std::vector<double> sinks{0.5, -1};
+  Problem<double> p({.B = 1, .H = 2, .G = 1, .Lq = 5, .Lk = 7, .Dk = 3, .Dv = 4}, 25);
+  p.options.sinks = sinks;
+  heed::Tensor<double, 2> bias(5, 7);
+  for (int i = 3; i < 5; ++i) {
+    for (int j = 0; j < 7; ++j) bias(i, j) = -std::numeric_limits<double>::infinity();
+  }
+  for (const heed::Path path : {heed::Path::Reference, heed::Path::Blocked}) {
+    SCOPED_TRACE(static_cast<int>(path));
+    const auto check = [&](const auto& mask, const auto& modifier) {
+      const auto expected = p.gradients(mask, modifier, path);
+      Problem<double> poisoned = p;
+      poisoned.dout(0, 0, 3, 1) = std::nan("");
+      poisoned.dout(0, 1, 4, 2) = std::numeric_limits<double>::infinity();
+      expect_same_bits(poisoned.gradients(mask, modifier, path), expected);
+      poisoned.dout(0, 1, 2, 0) = std::nan("");
+      const auto shown = poisoned.gradients(mask, modifier, path);
+      EXPECT_EQ(shown.dsinks[0], expected.dsinks[0]);
+      EXPECT_TRUE(std::isnan(shown.dsinks[1])) << "a query that sees keys";
+    };
+    check(heed::Padding::queries_and_keys(queries, keys), heed::NoModifier());
+    check(heed::NoMask(), heed::Bias(bias));
+  }
+}
+
 TEST(AttentionBackward, SameBitsFromAnyMemory) {
   const heed::AttentionShape s{.B = 2, .H = 4, .G = 2, .Lq = 70, .Lk = 131, .Dk = 20, .Dv = 12};
   const Problem<float> p(s, 30);
@@ -325,7 +352,8 @@ TEST(AttentionBackward, EmptyExtentsAreLegal) {
   for (heed::AttentionShape s : {heed::AttentionShape{0, 2, 1, 3, 4, 2, 2},
                                  {2, 2, 1, 0, 4, 2, 2},
                                  {2, 2, 1, 3, 0, 2, 2},
-                                 {2, 2, 1, 3, 4, 2, 0}}) {
+                                 {2, 2, 1, 3, 4, 2, 0},
+                                 {0, 0, 0, 0, 0, 2, 0}}) {
     for (const heed::Path path : {heed::Path::Reference, heed::Path::Blocked}) {
       const auto g = Problem<float>(s, 50).gradients(heed::NoMask(), heed::NoModifier(), path);
       for (const auto* x : {&g.dq, &g.dk, &g.dv}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The same bits whoever runs the pieces, in whatever order.
+// The same bits whoever runs the pieces, in whatever order (C45).
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -174,6 +174,28 @@ TEST_F(SameBits, GradientsOfASharedBias) {
               heed::Bias(bias).with_gradient(dbias.view()), context);
     return dbias;
   });
+}
+
+// C45: output and all gradients, ten runs with each number of threads.
+TEST_F(SameBits, RunAfterRun) {
+  const auto x = normal_tensor<float, 4>({1, 3, 200, 16}, random),
+             dout = normal_tensor<float, 4>({1, 3, 200, 16}, random);
+  const auto run = [&](heed::Context& context) {
+    heed::Tensor<float, 1> all(4 * x.size());
+    const auto part = [&](Index i) { return heed::TensorView<float, 4>(all.data() + i * x.size(), x.extents()); };
+    heed::AttentionCache<float> cache;
+    const auto out = part(0);
+    heed::attention_into(out, x, x, x, AnyMask<true>(heed::Causal{}), cache, context);
+    heed::attention_backward_into(heed::AttentionGradients<float>{part(1), part(2), part(3)}, dout, cache, context);
+    return all;
+  };
+  heed::Context serial;
+  const auto expected = run(serial);
+  for (const int threads : {1, 2, 3, 7, 16}) {
+    heed::ThreadPool pool(threads);
+    heed::Context context(pool);
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(same_bits(run(context), expected)) << threads << " threads, run " << i;
+  }
 }
 
 TEST_F(SameBits, ForCallersInSeveralThreads) {

@@ -24,16 +24,45 @@ using AnyMask = heed::AnyMask;
 /// Whether the key is visible, by definition.
 using Truth = std::function<bool(int b, int h, int q, int k)>;
 
+/// The place of a sequence in a call: its first query and key, and its lengths.
+struct Place {
+  int query = 0, key = 0, queries = 0, keys = 0;
+};
+/// The same for a query of the sequence at `own`.
+using TruthAt = std::function<bool(const Place& own, int b, int h, int q, int k)>;
+/// The sequence of query q of sample b.
+using PlaceOf = std::function<Place(int b, int q)>;
+
 /// A mask, what it means, and how it is written.
 class MaskCase {
  public:
-  /// `storage` is what the mask borrows.
+  /// `storage` is what the mask borrows. Its meaning does not depend on the sequence.
   MaskCase(std::string text, heed::AnyMask mask, Truth truth, std::shared_ptr<const void> storage = {})
-      : text_(std::move(text)), truth_(std::move(truth)), storage_{std::move(storage)}, mask_(std::move(mask)) {}
+      : MaskCase(
+            std::move(text), std::move(mask), Place{},
+            [t = std::move(truth)](const Place&, int b, int h, int q, int k) { return t(b, h, q, k); },
+            std::move(storage)) {}
+  /// A mask of positions. `whole` is the sequence where no mask keeps several apart.
+  MaskCase(std::string text, heed::AnyMask mask, Place whole, TruthAt truth, std::shared_ptr<const void> storage = {})
+      : text_(std::move(text)),
+        whole_(whole),
+        truth_(std::move(truth)),
+        storage_{std::move(storage)},
+        mask_(std::move(mask)) {}
+
+  /// The same mask, which keeps sequences apart: `packed` ones before those of samples.
+  MaskCase with_sequences(PlaceOf sequences, bool packed) const {
+    MaskCase result = *this;
+    result.sequences_ = std::move(sequences);
+    result.packed_ = packed;
+    return result;
+  }
 
   const std::string& text() const { return text_; }
-  bool visible(int b, int h, int q, int k) const { return truth_(b, h, q, k); }
-  const Truth& truth() const { return truth_; }
+  bool visible(int b, int h, int q, int k) const { return truth_(whole_, b, h, q, k); }
+  Truth truth() const {
+    return [t = truth_, whole = whole_](int b, int h, int q, int k) { return t(whole, b, h, q, k); };
+  }
   /// f(mask).
   template <class F>
   decltype(auto) with_mask(F&& f) const {
@@ -41,25 +70,36 @@ class MaskCase {
   }
   bool is_exact() const { return mask_.exact(); }
 
+  /// In the sequences of a, else of b; packed ones come first.
   friend MaskCase operator&(const MaskCase& a, const MaskCase& b) {
-    return MaskCase(a, b, " & ", a.mask_ & b.mask_, [ta = a.truth_, tb = b.truth_](int s, int h, int q, int k) {
-      return ta(s, h, q, k) && tb(s, h, q, k);
-    });
+    const MaskCase& from = a.packed_ || (a.sequences_ && !b.packed_) ? a : b;
+    MaskCase result(
+        a, b, " & ", a.mask_ & b.mask_,
+        [ta = a.truth_, tb = b.truth_, sequences = from.sequences_](const Place& outer, int s, int h, int q, int k) {
+          const Place own = sequences ? sequences(s, q) : outer;
+          return ta(own, s, h, q, k) && tb(own, s, h, q, k);
+        });
+    result.sequences_ = from.sequences_;
+    result.packed_ = from.packed_;
+    return result;
   }
   friend MaskCase operator|(const MaskCase& a, const MaskCase& b) {
-    return MaskCase(a, b, " | ", a.mask_ | b.mask_, [ta = a.truth_, tb = b.truth_](int s, int h, int q, int k) {
-      return ta(s, h, q, k) || tb(s, h, q, k);
-    });
+    return MaskCase(a, b, " | ", a.mask_ | b.mask_,
+                    [ta = a.truth_, tb = b.truth_](const Place& own, int s, int h, int q, int k) {
+                      return ta(own, s, h, q, k) || tb(own, s, h, q, k);
+                    });
   }
   friend MaskCase operator!(const MaskCase& a) {
-    MaskCase result("!" + a.text_, !a.mask_, [t = a.truth_](int s, int h, int q, int k) { return !t(s, h, q, k); });
+    MaskCase result("!" + a.text_, !a.mask_, a.whole_,
+                    [t = a.truth_](const Place& own, int s, int h, int q, int k) { return !t(own, s, h, q, k); });
     result.storage_ = a.storage_;
     return result;
   }
 
  private:
-  MaskCase(const MaskCase& a, const MaskCase& b, const char* sign, heed::AnyMask mask, Truth truth)
+  MaskCase(const MaskCase& a, const MaskCase& b, const char* sign, heed::AnyMask mask, TruthAt truth)
       : text_("(" + a.text_ + sign + b.text_ + ")"),
+        whole_(a.whole_.queries + a.whole_.keys > 0 ? a.whole_ : b.whole_),
         truth_(std::move(truth)),
         storage_(a.storage_),
         mask_(std::move(mask)) {
@@ -67,7 +107,10 @@ class MaskCase {
   }
 
   std::string text_;
-  Truth truth_;
+  Place whole_;
+  TruthAt truth_;
+  PlaceOf sequences_;
+  bool packed_ = false;
   std::vector<std::shared_ptr<const void>> storage_;
   heed::AnyMask mask_;
 };
@@ -76,6 +119,8 @@ class MaskCase {
 MaskCase random_leaf(const heed::AttentionShape& shape, Random& random);
 /// A random expression of &, | and ! over such masks.
 MaskCase random_mask(const heed::AttentionShape& shape, Random& random);
+/// Packed or padded sequences, joined by & with random expressions.
+MaskCase random_sequences(const heed::AttentionShape& shape, Random& random);
 
 /// The answers of a truth function, looked up.
 class TruthTable {

@@ -20,7 +20,7 @@ namespace heed_test {
 
 class AnyModifier : public heed::ModifierBase {
  public:
-  enum class Kind { SoftCap, Distance, Table };
+  enum class Kind { SoftCap, Distance, Table, CappedTable };
 
   /// s -> cap · tanh(s / cap).
   static AnyModifier soft_cap(double cap) { return {Kind::SoftCap, cap, {}}; }
@@ -29,12 +29,23 @@ class AnyModifier : public heed::ModifierBase {
   /// s -> s + table(b, h, q, k); -inf wherever the table says so, whatever s is.
   static AnyModifier table(heed::TensorView<const double, 4> table) { return {Kind::Table, 0, table}; }
 
+  /// s -> soft_cap(s) + table(b, h, q, k).
+  static AnyModifier capped_table(double cap, heed::TensorView<const double, 4> table) {
+    return {Kind::CappedTable, cap, table};
+  }
+
+  Kind kind() const { return kind_; }
+  bool has_table() const { return kind_ == Kind::Table || kind_ == Kind::CappedTable; }
+  /// The cap or the slope.
+  double number() const { return number_; }
+
   template <class V>
   V operator()(V score, const heed::ScoreIndex<V>& at) const {
     using std::abs;
     using std::tanh;
     using T = lane_t<V>;
-    if (kind_ == Kind::SoftCap) return V(T(number_)) * tanh(score / V(T(number_)));
+    if (has_cap()) score = V(T(number_)) * tanh(score / V(T(number_)));
+    if (kind_ == Kind::SoftCap) return score;
     if (kind_ == Kind::Distance) return score - V(T(number_)) * abs(at.query - at.key);
     const V bias = read<T>(at);
     const V none = V(-std::numeric_limits<T>::infinity());
@@ -48,17 +59,17 @@ class AnyModifier : public heed::ModifierBase {
   V derivative(V score, const heed::ScoreIndex<V>&) const {
     using std::tanh;
     using T = lane_t<V>;
-    if (kind_ != Kind::SoftCap) return V(T(1));
+    if (!has_cap()) return V(T(1));
     const V t = tanh(score / V(T(number_)));
     return V(T(1)) - t * t;
   }
 
-  bool hides(int b, int h, int q, int k) const { return kind_ == Kind::Table && std::isinf(table_(b, h, q, k)); }
+  bool hides(int b, int h, int q, int k) const { return has_table() && std::isinf(table_(b, h, q, k)); }
   /// The largest number that is added to a score or bounds it: roundings are relative to it.
   double magnitude(int Lq, int Lk) const {
-    if (kind_ == Kind::SoftCap) return 8 * number_;
     if (kind_ == Kind::Distance) return number_ * std::max(Lq, Lk);
-    double largest = 0;
+    double largest = has_cap() ? 8 * number_ : 0;
+    if (!has_table()) return largest;
     for_each_element(table_, [&](double x) {
       if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
     });
@@ -66,6 +77,8 @@ class AnyModifier : public heed::ModifierBase {
   }
 
  private:
+  bool has_cap() const { return kind_ == Kind::SoftCap || kind_ == Kind::CappedTable; }
+
   AnyModifier(Kind kind, double number, heed::TensorView<const double, 4> table)
       : kind_(kind), number_(number), table_(table) {}
 

@@ -20,25 +20,24 @@ namespace heed_test {
 using heed::Index;
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014). Not heed's own generator,
-/// which is under test, and not the standard library's distributions, which differ between libraries.
+/// which is under test, and not the standard library's distributions, which differ between libraries. A fuzzer makes
+/// the same choices from bytes: fuzz/fuzz_input.hpp.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
   /// Independent numbers for case i of a test.
   Random(std::uint64_t seed, int i) : state_(seed) {
-    state_ = bits() + static_cast<std::uint64_t>(i) * 0xd1342543de82ef95u;
+    state_ = next() + static_cast<std::uint64_t>(i) * 0xd1342543de82ef95u;
   }
+  virtual ~Random() = default;
+  Random(const Random&) = default;
+  Random& operator=(const Random&) = default;
 
-  std::uint64_t bits() {
-    std::uint64_t x = state_ += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  }
+  virtual std::uint64_t bits() { return next(); }
   /// In [0, 1).
-  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
+  virtual double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
   /// low, ..., high.
-  int integer(int low, int high) {
+  virtual int integer(int low, int high) {
     return low + static_cast<int>(bits() % static_cast<std::uint64_t>(std::int64_t{high} - low + 1));
   }
   bool chance(double probability) { return uniform() < probability; }
@@ -52,6 +51,13 @@ class Random {
   }
 
  private:
+  std::uint64_t next() {
+    std::uint64_t x = state_ += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  }
+
   std::uint64_t state_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What an audio thread does: memory is reserved once, then a block is processed and single tokens are decoded, while
+// Case C43, what an audio thread does: memory is reserved once, then a block is processed and single tokens are decoded, while
 // Eigen's own switch (EIGEN_RUNTIME_NO_MALLOC) ends the program at any allocation that Eigen makes.
 
 #define EIGEN_RUNTIME_NO_MALLOC

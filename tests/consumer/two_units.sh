@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# two_units.sh BUILD_DIR COMPILER FLAG...: translation units with different flags in one program. The linker keeps one
+# two_units.sh BUILD_DIR COMPILER FLAG...: translation units with different flags in one program (C41). The linker keeps one
 # copy of each inline function of the same name: had two units such a function of heed in common, one would run the
 # other's code. Each unit must give the bits that it gives alone, whichever unit the linker sees first.
 set -eu

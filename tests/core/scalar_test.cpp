@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include <heed/core/scalar.hpp>
+
+#include "common/float_modes.hpp"
 
 namespace {
 
@@ -74,5 +77,40 @@ void expect_rounding_to_nearest_even() {
 
 TEST(Scalar, FloatRoundsToTheNearestHalf) { expect_rounding_to_nearest_even<half>(); }
 TEST(Scalar, FloatRoundsToTheNearestBfloat16) { expect_rounding_to_nearest_even<bfloat16>(); }
+
+TEST(Scalar, F17_StoringAsHalfDoesNotDependOnTheFloatState) {
+  // Every exponent, with mantissas that lie on, next to and between the halves of steps.
+  std::vector<float> values;
+  for (std::uint32_t high = 0; high <= 0xffffu; ++high) {
+    for (const std::uint32_t low : {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x8000u, 0xffffu}) {
+      values.push_back(std::bit_cast<float>(high << 16 | low));
+    }
+  }
+  std::vector<std::uint16_t> right;
+  for (const float& x : values) right.push_back(std::bit_cast<std::uint16_t>(half(x)));
+  for (const bool flush : {false, true}) {
+    for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+      const heed_test::FloatMode mode(flush, rounding);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        ASSERT_EQ(std::bit_cast<std::uint16_t>(heed::detail::stored_as<half>(values[i])), right[i])
+            << std::hex << std::bit_cast<std::uint32_t>(values[i]);
+      }
+    }
+  }
+}
+
+TEST(Scalar, FiniteNumbersAreKnownByTheirBits) {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const float sign : {1.f, -1.f}) {
+    EXPECT_FALSE(heed::detail::is_finite(sign * infinity) || heed::detail::is_nan(sign * infinity));
+    EXPECT_FALSE(heed::detail::is_finite(double{sign * infinity}) || heed::detail::is_nan(double{sign * infinity}));
+    EXPECT_TRUE(heed::detail::is_nan(sign * nan) && !heed::detail::is_finite(sign * nan));
+    EXPECT_TRUE(heed::detail::is_nan(double{sign * nan}) && !heed::detail::is_finite(double{sign * nan}));
+    for (const float x : {0.f, 1e-45f, 1.f, std::numeric_limits<float>::max()}) {
+      EXPECT_TRUE(heed::detail::is_finite(sign * x) && !heed::detail::is_nan(sign * x));
+      EXPECT_TRUE(heed::detail::is_finite(double{sign * x}) && !heed::detail::is_nan(double{sign * x}));
+    }
+  }
+}
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 
+#include "common/float_modes.hpp"
 #include "common/random_inputs.hpp"
 #include "common/special_values.hpp"
 
@@ -377,6 +378,31 @@ void expect_every_pattern_loads_as_float() {
 
 TEST(LoadFloat, IsRightForEveryHalf) { expect_every_pattern_loads_as_float<half>(); }
 TEST(LoadFloat, IsRightForEveryBfloat16) { expect_every_pattern_loads_as_float<bfloat16>(); }
+
+template <class S>
+std::vector<std::uint32_t> bits_of_every_pattern() {
+  constexpr std::uint32_t n = Vec<float>::size;
+  std::vector<std::uint32_t> bits;
+  for (std::uint32_t first = 0; first <= 0xFFFF; first += n) {
+    S block[n];
+    for (std::uint32_t i = 0; i < n; ++i) block[i] = std::bit_cast<S>(static_cast<std::uint16_t>(first + i));
+    for (const float x : lanes_of<float>(heed::detail::load_float(block)))
+      bits.push_back(std::bit_cast<std::uint32_t>(x));
+  }
+  return bits;
+}
+
+TEST(LoadFloat, F17_DoesNotDependOnTheFloatState) {
+  const auto half_bits = bits_of_every_pattern<half>(), bfloat16_bits = bits_of_every_pattern<bfloat16>();
+  EXPECT_EQ(half_bits[1], std::bit_cast<std::uint32_t>(0x1p-24f));
+  for (const bool flush : {false, true}) {
+    for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+      const heed_test::FloatMode mode(flush, rounding);
+      EXPECT_TRUE(bits_of_every_pattern<half>() == half_bits) << flush << ' ' << rounding;
+      EXPECT_TRUE(bits_of_every_pattern<bfloat16>() == bfloat16_bits) << flush << ' ' << rounding;
+    }
+  }
+}
 
 template <class S, class T>
 void expect_rows_to_convert() {

@@ -6,20 +6,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <span>
 #include <string>
 
 #include <heed/io/safetensors.hpp>
 
-namespace heed_test {
+#include "fuzz/fuzz_input.hpp"
 
-inline void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "does not hold: %s\n", what);
-  std::abort();
-}
+namespace heed_test {
 
 /// Opens the bytes as a file and reads all of it. Returns the error message, or nothing if the file was accepted. Ends
 /// the program if an invalid file was accepted.

@@ -15,48 +15,16 @@
 
 #include "common/count.hpp"
 #include "common/temporary_directory.hpp"
+#include "common/xml.hpp"
 
 namespace {
 
 using heed::heatmap_svg;
 using heed::Tensor;
 using heed_test::count;
+using heed_test::is_well_formed;
 
 bool contains(std::string_view text, std::string_view part) { return count(text, part) > 0; }
-
-/// True if all elements of an XML document are closed in order and no text contains a bare '<', '>' or '&'.
-testing::AssertionResult is_well_formed(std::string_view xml) {
-  std::vector<std::string_view> open;
-  while (!xml.empty()) {
-    const std::size_t at = xml.find_first_of("<>&");
-    if (at == std::string_view::npos) break;
-    xml.remove_prefix(at);
-    if (xml[0] == '&') {
-      if (!xml.starts_with("&lt;") && !xml.starts_with("&gt;") && !xml.starts_with("&amp;")) {
-        return testing::AssertionFailure() << "bare & at " << xml.substr(0, 40);
-      }
-      xml.remove_prefix(1);
-      continue;
-    }
-    const std::size_t end = xml.find('>');
-    if (xml[0] != '<' || end == std::string_view::npos) {
-      return testing::AssertionFailure() << "bare bracket at " << xml.substr(0, 40);
-    }
-    const std::string_view tag = xml.substr(1, end - 1);
-    xml.remove_prefix(end + 1);
-    if (count(tag, "\"") % 2 != 0) return testing::AssertionFailure() << "odd quotes in " << tag;
-    const std::string_view name = tag.substr(0, tag.find_first_of(" /", 1));
-    if (tag.ends_with('/')) continue;
-    if (tag.starts_with('/')) {
-      if (open.empty() || open.back() != tag.substr(1)) return testing::AssertionFailure() << "unmatched " << tag;
-      open.pop_back();
-    } else {
-      open.push_back(name);
-    }
-  }
-  if (!open.empty()) return testing::AssertionFailure() << open.back() << " is not closed";
-  return testing::AssertionSuccess();
-}
 
 Eigen::MatrixXf causal_weights(int n) {
   Eigen::MatrixXf w = Eigen::MatrixXf::Zero(n, n);

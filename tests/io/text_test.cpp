@@ -77,6 +77,8 @@ TEST(InQuotes, IsFitForAMessage) {
   EXPECT_EQ(in_quotes(std::string(100, 'x')), '"' + std::string(100, 'x') + '"');
   EXPECT_EQ(in_quotes(std::string(101, 'x')), '"' + std::string(100, 'x') + "...\"");
   EXPECT_EQ(in_quotes("12345\xE2\x82\xAC", 7), "\"12345...\"") << "a character is not cut in two";
+  EXPECT_EQ(in_quotes(std::string(101, '\xFF')), '"' + std::string(100, '?') + "...\"");
+  EXPECT_EQ(in_quotes("\u0080\u009B2J\u00A0"), "\"??2J\u00A0\"") << "control characters of 8 bits";
 }
 
 TEST(Pattern, StarsMatchAnyText) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The common masks: borrowed lists, refused arguments and error messages.
-#include <array>
+#include <cstdint>
 #include <limits>
-#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -128,44 +127,56 @@ TEST(DocumentMask, EmptySequencesHaveNoKeys) {
   EXPECT_EQ(mask.range(0, 0, 2).end, 7);
 }
 
-TEST(IntSpan, BorrowsWhatHoldsIntsSideBySide) {
-  const std::vector<int> vector{3, 1};
-  const std::array<int, 2> array{3, 1};
-  const int plain[] = {3, 1};
-  const Eigen::Vector2i eigen(3, 1);
-  Eigen::VectorXi dynamic = eigen;
-  for (const heed::IntSpan span :
-       {heed::IntSpan(vector), heed::IntSpan(array), heed::IntSpan(plain), heed::IntSpan(eigen), heed::IntSpan(dynamic),
-        heed::IntSpan(std::span<const int>(vector))}) {
-    ASSERT_EQ(span.size(), 2);
-    EXPECT_EQ(span[0], 3);
-    EXPECT_EQ(span[1], 1);
-    EXPECT_EQ(span.end() - span.begin(), 2);
-  }
-  const std::vector<int> nothing;
-  EXPECT_EQ(heed::IntSpan(nothing).size(), 0);
+TEST(Lists, OfTemporariesDoNotCompile) {
+  static_assert(!std::is_constructible_v<heed::Padding, std::vector<int>>);
+  static_assert(!std::is_constructible_v<heed::Padding, std::vector<std::int64_t>>);
+  static_assert(!std::is_constructible_v<heed::Padding, std::vector<int>&, std::vector<int>>);
+  static_assert(!std::is_constructible_v<heed::DocumentMask, std::vector<int>>);
+  static_assert(!std::is_constructible_v<heed::GlobalTokens, std::vector<short>>);
 }
 
 template <class T>
-concept TakesBraces = requires { T({3, 1}); };
+class ListsOf : public testing::Test {};
+using IntegerTypes = testing::Types<signed char, unsigned char, short, unsigned short, int, unsigned, long,
+                                    unsigned long, long long, unsigned long long>;
+TYPED_TEST_SUITE(ListsOf, IntegerTypes);
 
-TEST(IntSpan, DoesNotBorrowWhatWouldBeGone) {
-  static_assert(!TakesBraces<heed::IntSpan>);
-  static_assert(std::is_constructible_v<heed::IntSpan, std::vector<int>&>);
-  static_assert(std::is_constructible_v<heed::IntSpan, const std::vector<int>&>);
-  static_assert(std::is_constructible_v<heed::IntSpan, std::span<const int>>);
-  static_assert(!std::is_constructible_v<heed::IntSpan, std::vector<int>>);
-  static_assert(!std::is_constructible_v<heed::IntSpan, std::array<int, 3>>);
-  static_assert(!std::is_constructible_v<heed::IntSpan, Eigen::VectorXi>);
-  static_assert(!std::is_constructible_v<heed::IntSpan, std::initializer_list<long>>);
-  static_assert(!std::is_constructible_v<heed::IntSpan, std::vector<long>&>);
-  // A row of a column-major matrix has gaps.
-  using Row = Eigen::Block<Eigen::MatrixXi, 1, Eigen::Dynamic>;
-  static_assert(!std::is_constructible_v<heed::IntSpan, Row&>);
+// F47: lengths, offsets and positions of any integer type mean what ints mean.
+TYPED_TEST(ListsOf, AnyIntegerTypeMeanTheSame) {
+  using T = TypeParam;
+  const auto same = [](const auto& of_ints, const auto& of_others, const heed::AttentionShape& s) {
+    for (int b = 0; b < s.B; ++b) EXPECT_EQ(heed::to_string(of_others, s, b), heed::to_string(of_ints, s, b));
+  };
+  const int lengths[] = {3, 0}, begins[] = {1, 0}, offsets[] = {0, 2, 2, 5}, positions[] = {0, 3};
+  const std::vector<T> t_lengths{3, 0}, t_begins{1, 0}, t_offsets{0, 2, 2, 5}, t_positions{0, 3};
+  same(heed::Padding(lengths), heed::Padding(t_lengths), shape(2, 5, 5));
+  same(heed::Padding(begins, lengths), heed::Padding(t_begins, t_lengths), shape(2, 5, 5));
+  same(heed::Padding::queries_and_keys(lengths, begins), heed::Padding::queries_and_keys(t_lengths, t_begins),
+       shape(2, 5, 5));
+  same(heed::DocumentMask(offsets), heed::DocumentMask(t_offsets), shape(1, 5, 5));
+  same(heed::Causal::from(begins), heed::Causal::from(t_begins), shape(2, 2, 5));
+  same(heed::Window::from(begins, 1, 1), heed::Window::from(t_begins, 1, 1), shape(2, 2, 5));
+  same(heed::GlobalTokens(positions), heed::GlobalTokens(t_positions), shape(1, 5, 5));
+}
 
-  static_assert(!std::is_constructible_v<heed::Padding, std::vector<int>>);
-  static_assert(!std::is_constructible_v<heed::Padding, std::vector<int>&, std::vector<int>>);
-  static_assert(!std::is_constructible_v<heed::DocumentMask, std::vector<int>>);
+// F47: numbers that ints do not hold are refused and not cut.
+TEST(Lists, RefuseNumbersBeyondInt) {
+  const std::vector<std::uint64_t> wrapped{static_cast<std::uint64_t>(-1), 2}, far{std::uint64_t{1} << 32, 2};
+  const std::vector<std::int64_t> large{9'000'000'000'000'000'000, 2}, negative{2, -9'000'000'000'000'000'000};
+  const std::vector<std::int64_t> offsets{0, (std::int64_t{1} << 32) + 2, 5};
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(wrapped), shape(2, 4, 4)),
+                      {"entry 18446744073709551615 for keys of sample 0 must be between 0 and Lk = 4"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(far), shape(2, 4, 4)), {"entry 4294967296"}));
+  EXPECT_TRUE(
+      has_all(refusal<heed::ValueError>(heed::Padding(large), shape(2, 4, 4)), {"entry 9000000000000000000 for keys"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Padding(negative), shape(2, 4, 4)),
+                      {"entry -9000000000000000000 for keys of sample 1"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::DocumentMask(offsets), shape(1, 5, 5)),
+                      {"must not decrease, but offset 2 is 5 after 4294967298"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::Causal::from(large), shape(2, 1, 4)),
+                      {"position 9000000000000000000 of sample 0 is more than 2147483647"}));
+  EXPECT_TRUE(has_all(refusal<heed::ValueError>(heed::GlobalTokens(negative), shape(1, 4, 4)),
+                      {"entry 1 is -9000000000000000000"}));
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ TEST(RandomMasks, MeanWhatTheySay) {
                                  .Lk = random.chance(0.3) ? random.integer(60, 140) : random.integer(0, 20),
                                  .Dk = 1,
                                  .Dv = 1};
-    const MaskCase c = random_mask(s, random);
+    const MaskCase c = random.chance(0.7) ? random_mask(s, random) : random_sequences(s, random);
     SCOPED_TRACE("seed 62, case " + std::to_string(i) + ": " + c.text());
     c.with_mask([&](const auto& mask) { check_against_truth(mask, s, c, random); });
   }

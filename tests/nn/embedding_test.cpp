@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -101,6 +103,66 @@ TEST(Embedding, AnyListOfIdsGivesOneSequence) {
   EXPECT_TRUE(equal(embedding(list, context), expected));
   EXPECT_TRUE(equal(embedding(column, context), expected));
   EXPECT_EQ(embedding(std::vector<int>{}).rows(), 0);
+}
+
+template <class T>
+class EmbeddingIds : public testing::Test {};
+using IdTypes = testing::Types<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, unsigned, std::int64_t,
+                               std::uint64_t, long long>;
+TYPED_TEST_SUITE(EmbeddingIds, IdTypes);
+
+// F47: ids of any integer type, in tensors, lists and Eigen objects.
+TYPED_TEST(EmbeddingIds, MeanWhatIntsMean) {
+  using I = TypeParam;
+  Embedding<float> embedding({.vocab_size = 100, .embed_dim = 3, .padding = 2});
+  fill_parameters<float>(embedding, 1);
+  Tensor<int, 2> ints(2, 3);
+  Tensor<I, 2> ids(2, 3);
+  Eigen::Matrix<I, Eigen::Dynamic, Eigen::Dynamic> matrix(2, 3);
+  for (Index b = 0; b < 2; ++b) {
+    for (Index l = 0; l < 3; ++l) {
+      ints(b, l) = static_cast<int>(b * 45 + 2 * l + 2);
+      matrix(b, l) = ids(b, l) = static_cast<I>(ints(b, l));
+    }
+  }
+  const Tensor<float, 3> expected = embedding(ints);
+  EXPECT_TRUE(bits_equal(expected.view(), embedding(ids)));
+  EXPECT_TRUE(bits_equal(expected.view().slice(1, 1, 2), embedding(ids.view().slice(1, 1, 2))));
+  const Eigen::MatrixXf row = expected.matrix(1);
+  EXPECT_TRUE(equal(embedding(std::vector<I>(&ids(1, 0), &ids(1, 0) + 3)), row));
+  EXPECT_TRUE(equal(embedding(std::span<const I>(&ids(1, 0), 3)), row));
+  EXPECT_TRUE(equal(embedding(matrix.row(1)), row));
+  EXPECT_TRUE(equal(embedding((matrix.row(1) + matrix.row(1) - matrix.row(1)).eval()), row));
+  EXPECT_TRUE(equal(embedding(2 * matrix.row(1) - matrix.row(1)), row));
+
+  heed::Context context;
+  Tensor<float, 3> y(2, 3, 3);
+  EXPECT_TRUE(bits_equal(expected.view(), embedding(matrix)));
+  EXPECT_TRUE(bits_equal(expected.view(), embedding(heed::IntView(matrix))));
+  embedding.forward(matrix, y, context);
+  EXPECT_TRUE(bits_equal(y.view(), expected.view()));
+  const auto dy = random_tensor<float, 3>({2, 3, 3}, 3);
+  const auto gradient = [&](const auto& list) {
+    Embedding<float>::Cache cache;
+    embedding.weight.zero_grad();
+    embedding.forward(list, y, cache, context);
+    embedding.backward(dy, cache, context);
+    Tensor<float, 1> copied(embedding.weight.size());
+    copy(std::as_const(embedding.weight).grad(), copied.view());
+    return copied;
+  };
+  const Tensor<float, 1> of_ints = gradient(ints);
+  EXPECT_TRUE(bits_equal(of_ints.view(), gradient(ids)));
+}
+
+TEST(Embedding, IdsBeyondIntAreNotCut) {
+  Embedding<float> embedding({.vocab_size = 10, .embed_dim = 4});
+  const auto text = [&](const auto& ids) { return message_of<heed::ValueError>([&] { embedding(ids); }); };
+  EXPECT_NE(text(std::vector<std::int64_t>{1, (std::int64_t{1} << 32) + 1}).find("id 4294967297 at position 1"),
+            std::string::npos);
+  EXPECT_NE(text(std::vector<std::uint64_t>{~std::uint64_t{0}}).find("id 18446744073709551615"), std::string::npos);
+  EXPECT_NE(text(std::vector<std::int64_t>{-9'000'000'000'000'000'000}).find("id -9000000000000000000"),
+            std::string::npos);
 }
 
 TEST(Embedding, ThreadsGiveTheSameBits) {

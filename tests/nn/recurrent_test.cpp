@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -180,6 +182,21 @@ TEST(Recurrent, SequencesOfSeveralLengthsAreSequencesAlone) {
   }
 }
 
+// F47
+TEST(Recurrent, TakesLengthsOfAnyIntegerType) {
+  heed::LSTM<float> layer({.input_size = 3, .hidden_size = 4, .bidirectional = true});
+  fill_parameters<float>(layer, 1);
+  const auto x = random_tensor<float, 3>({3, 5, 3}, 2);
+  const std::vector<int> ints{2, 5, 0};
+  const Tensor<float, 3> expected = layer(x, {.lengths = ints});
+  const std::vector<std::int64_t> wide(ints.begin(), ints.end());
+  const std::array<std::uint8_t, 3> narrow{2, 5, 0};
+  const Eigen::Matrix<std::uint64_t, 3, 1> eigen(2, 5, 0);
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, {.lengths = wide})));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, {.lengths = narrow})));
+  EXPECT_TRUE(bits_equal(expected.view(), layer(x, {.lengths = eigen})));
+}
+
 TEST(Recurrent, KeepsThePromisesOfALayer) {
   for (const char* kind : kKinds) {
     SCOPED_TRACE(kind);
@@ -326,11 +343,12 @@ TEST(Recurrent, MistakesAreNamed) {
   };
   EXPECT_EQ(message_of<heed::ShapeError>([&] { lstm(y); }),
             "heed::LSTM: x (2, 4, 2) has width 2 but the layer takes 3");
-  EXPECT_EQ(shape_error({.lengths = std::vector<int>{4}}),
+  const std::vector<std::int64_t> few{4}, beyond{4, 9'000'000'000'000'000'000}, negative{-1, 2};
+  EXPECT_EQ(shape_error({.lengths = few}),
             "heed::LSTM: 1 lengths were given for the 2 sequences of x (2, 4, 3); give one for each");
-  EXPECT_EQ(value_error({.lengths = std::vector<int>{4, 5}}),
-            "heed::LSTM: lengths[1] = 5 must be between 0 and L = 4 of x (2, 4, 3)");
-  EXPECT_NE(value_error({.lengths = std::vector<int>{-1, 2}}).find("lengths[0] = -1"), std::string::npos);
+  EXPECT_EQ(value_error({.lengths = beyond}),
+            "heed::LSTM: lengths[1] = 9000000000000000000 must be between 0 and L = 4 of x (2, 4, 3)");
+  EXPECT_NE(value_error({.lengths = negative}).find("lengths[0] = -1"), std::string::npos);
   EXPECT_EQ(shape_error({.c_0 = long_state}),
             "heed::LSTM: c_0 (1, 3, 2) does not fit; make it (1, 2, 2), (layers · directions, B, hidden)");
   EXPECT_EQ(value_error({.h_0 = state, .c_n = state}),

@@ -19,10 +19,12 @@ UMBRELLAS = ["heed.hpp", "inspect.hpp", "compiled.hpp"]
 
 LAYERS = ["core", "mask", "attention", "nn", "io", "train", "inspect", "compiled"]
 
-# What else the headers of one path may include: the machine's instructions in one place, the system's memory mapping,
+# What else the headers of one path may include: the machine's instructions, fork(), the system's memory mapping,
 # what the build of heed::compiled writes.
 EXTRA_INCLUDES = {
     "core/simd.hpp": {"immintrin.h", "arm_neon.h"},
+    "core/float_state.hpp": {"xmmintrin.h"},
+    "core/parallel.hpp": {"pthread.h"},
     "io/": {"fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"},
     "compiled/": {"heed_compiled_abi.hpp"},
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -114,6 +115,42 @@ TEST(CrossEntropy, PlainEigen) {
   }
   EXPECT_NEAR(loss, expected, 1e-14);
   EXPECT_LE(largest(dlogits.rowwise().sum()), 1e-15) << "a constant on all logits changes nothing";
+}
+
+// F47, F23: targets of any integer type; those to skip are the same number in each.
+TEST(CrossEntropy, TakesTargetsOfAnyIntegerType) {
+  const auto logits = random_tensor<double, 3>({2, 4, 5}, 7);
+  Tensor<double, 3> expected(2, 4, 5), dlogits(2, 4, 5);
+  const auto check = [&]<class I>(I ignored) {
+    SCOPED_TRACE(sizeof(I));
+    Tensor<int, 2> ints(2, 4);
+    Tensor<I, 2> targets(2, 4);
+    for (Index i = 0; i < 8; ++i) {
+      ints.data()[i] = static_cast<int>(i * 3 % 5);
+      targets.data()[i] = static_cast<I>(ints.data()[i]);
+    }
+    for (const Index i : {1, 4, 7}) {
+      ints.data()[i] = -100;
+      targets.data()[i] = ignored;
+    }
+    const heed::CrossEntropyOptions options{.label_smoothing = 0.1},
+        of_type{.ignore_index = static_cast<Index>(ignored), .label_smoothing = 0.1};
+    const heed::Loss loss = heed::cross_entropy(logits, ints, expected, options);
+    EXPECT_EQ(heed::cross_entropy(logits, targets, dlogits, of_type).value, loss.value);
+    EXPECT_TRUE(bits_equal(dlogits.view(), expected.view()));
+    EXPECT_EQ(heed::count_targets(targets, of_type.ignore_index), 5);
+    const std::vector<I> list(targets.data() + 4, targets.data() + 8);
+    EXPECT_EQ(heed::cross_entropy(logits.view()[1], list, of_type).value,
+              heed::cross_entropy(logits.view()[1], ints.view()[1], options).value);
+  };
+  check(std::int64_t{-100});
+  check(std::int8_t{-100});
+  check(std::uint16_t{65535});
+  check(std::uint32_t{255});
+
+  const std::vector<std::uint64_t> wrapped{static_cast<std::uint64_t>(-100), 0, 0, 0};
+  const std::string text = message_of<heed::ValueError>([&] { heed::cross_entropy(logits.view()[0], wrapped); });
+  EXPECT_NE(text.find("target 18446744073709551516 at position 0 of sample 0"), std::string::npos) << text;
 }
 
 TEST(CrossEntropy, MistakesAreNamed) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -10,6 +13,7 @@
 #include <heed/train/parameter_list.hpp>
 
 #include "common/golden.hpp"
+#include "common/message_of.hpp"
 #include "nn/layer_checks.hpp"
 #include "train/mlp.hpp"
 #include "train/pair.hpp"
@@ -99,6 +103,90 @@ TEST(Optimizer, LeavesParametersWithoutAGradientAndDropsPacks) {
   EXPECT_EQ(layer.weight.grad()(0), 0);
 }
 
+// A parameter that no backward has reached since zero_grad() moves neither by decay nor by momentum, and its steps do
+// not count: it then moves as one that has been trained from the beginning.
+template <class Optimizer, class Options>
+void expect_unused_rests(const Options& options) {
+  Pair<double> model, always;
+  Optimizer optimizer(model, options), other(always, options);
+  std::vector<double> before;
+  for (int step = 0; step < 6; ++step) {
+    SCOPED_TRACE("step " + std::to_string(step));
+    const bool used = step == 1 || step == 4;
+    optimizer.zero_grad();
+    EXPECT_FALSE(model.second.has_grad());
+    model.first.grad()(2) = 0.5 * step;
+    const double value = model.second.value()(3);
+    if (used) {
+      model.second.grad()(3) = 1 + step;
+      other.zero_grad();
+      always.second.grad()(3) = 1 + step;
+      other.step();
+    }
+    optimizer.step();
+    EXPECT_EQ(model.second.value()(3) != value, used);
+  }
+  EXPECT_EQ(optimizer.steps(), 6);
+  for (Index i = 0; i < model.second.size(); ++i) EXPECT_EQ(model.second.value()(i), always.second.value()(i));
+}
+
+TEST(Optimizer, LeavesParametersThatAStepDoesNotUse) {
+  expect_unused_rests<heed::SGD<double>>(heed::SGDOptions{.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.5});
+  expect_unused_rests<heed::Adam<double>>(heed::AdamOptions{.learning_rate = 0.1, .weight_decay = 0.5});
+  expect_unused_rests<heed::AdamW<double>>(heed::AdamWOptions{.learning_rate = 0.1, .weight_decay = 0.5});
+}
+
+TEST(ParameterGroups, AddUp) {
+  const std::vector<heed::ParameterGroup> groups{
+      {.holds = [](std::string_view, int) { return true; }, .rate = 0.5, .weight_decay = 0.25},
+      {.holds = heed::biases_and_norms, .weight_decay = 0},
+      {.holds = heed::within("first"), .rate = 4}};
+  Pair<double> model;
+  heed::SGD<double> optimizer(model, {.learning_rate = 0.1, .weight_decay = 7, .groups = groups});
+  const double first = model.first.value()(0), second = model.second.value()(0);
+  model.first.grad()(0) = 1;
+  model.second.grad()(0) = 1;
+  optimizer.step();
+  EXPECT_DOUBLE_EQ(model.first.value()(0), first - 0.1 * 0.5 * 4);
+  EXPECT_DOUBLE_EQ(model.second.value()(0), second - 0.1 * 0.5 * (1 + 0.25 * second));
+  // A schedule sets the rate that the factors multiply.
+  optimizer.set_learning_rate(0);
+  optimizer.step();
+  EXPECT_DOUBLE_EQ(model.first.value()(0), first - 0.1 * 0.5 * 4);
+}
+
+TEST(ParameterGroups, ARateOfZeroFreezes) {
+  Pair<double> model;
+  heed::AdamW<double> optimizer(model, {.weight_decay = 0.5, .groups = {{.holds = heed::within("second"), .rate = 0}}});
+  model.set_gradients(3);
+  model.second.grad()(1) = std::numeric_limits<double>::infinity();
+  const double first = model.first.value()(0), second = model.second.value()(1);
+  optimizer.step();
+  EXPECT_NE(model.first.value()(0), first);
+  EXPECT_EQ(model.second.value()(1), second);
+}
+
+TEST(ParameterGroups, AreParts) {
+  EXPECT_TRUE(heed::within("head")("head.weight", 2));
+  EXPECT_TRUE(heed::within("head")("head", 1));
+  EXPECT_TRUE(heed::within("")("head", 1));
+  EXPECT_FALSE(heed::within("head")("headers.weight", 2));
+  EXPECT_FALSE(heed::within("head")("layers.head.weight", 2));
+}
+
+TEST(ParameterGroups, MistakesAreNamed) {
+  Pair<float> model;
+  const auto refused = [&](const heed::ParameterGroup& group) {
+    return message_of<heed::ValueError>([&] { heed::AdamW<float>(model, {.groups = {group}}); });
+  };
+  EXPECT_NE(refused({}).find("heed::AdamW: group 0 has no function `holds`"), std::string::npos);
+  EXPECT_NE(refused({.holds = heed::within("frist")}).find("group 0 holds none of the 2 parameters"),
+            std::string::npos);
+  EXPECT_NE(refused({.holds = heed::biases_and_norms, .rate = -1}).find("the rate of a group = -1"), std::string::npos);
+  EXPECT_NE(refused({.holds = heed::biases_and_norms, .weight_decay = std::nan("")}).find("weight_decay of a group"),
+            std::string::npos);
+}
+
 TEST(Optimizer, MistakesAreNamed) {
   Pair<float> model;
   const double nan = std::nan("");
@@ -116,6 +204,7 @@ TEST(Optimizer, MistakesAreNamed) {
   EXPECT_NE(text.find("heed::AdamW: learning_rate = nan"), std::string::npos) << text;
   EXPECT_EQ(optimizer.learning_rate(), 1e-3);
   EXPECT_THROW(optimizer.set_steps(-1), heed::ValueError);
+  EXPECT_THROW(optimizer.set_skipped_steps(0, 1), heed::ValueError);
 }
 
 TEST(Clip, ScalesToTheGlobalNorm) {
@@ -148,6 +237,49 @@ TEST(Clip, WhatIsNotFiniteIsNamed) {
   // Squares beyond the range of float.
   model.second.grad()(5) = 1e30f;
   EXPECT_NEAR(heed::clip_grad_norm(ParameterList<float>(model), 1), 1e30, 1e24);
+}
+
+// Squares, and even the norm, may be beyond double: the gradients are clipped as others.
+TEST(Clip, ReachesAsFarAsDouble) {
+  for (const double size : {1e200, -1e200, 1e-200, 1e154, 1e-162, 5e-324, 1e-310, 1.7e308}) {
+    SCOPED_TRACE(size);
+    Pair<double> model(2);
+    model.first.grad()(0) = 3 * (size / 4);
+    model.first.grad()(1) = size;
+    model.second.grad()(5) = 0;
+    const ParameterList<double> parameters(model);
+    const double a = model.first.grad()(0), b = model.first.grad()(1), norm = std::hypot(a, b);
+    const double max_norm = std::min(1.0, norm / 8);
+    if (std::isfinite(norm)) {
+      EXPECT_NEAR(heed::global_grad_norm(parameters) / norm, 1, 1e-14);
+    }
+    if (max_norm == 0) continue;
+    heed::clip_grad_norm(parameters, max_norm);
+    // Results below the smallest normal number have fewer digits.
+    const double unit = std::max(max_norm * 1e-14, 1e-323);
+    EXPECT_NEAR(model.first.grad()(0), a / b * (b < 0 ? -0.8 : 0.8) * max_norm, unit);
+    EXPECT_NEAR(model.first.grad()(1), b < 0 ? -0.8 * max_norm : 0.8 * max_norm, unit);
+  }
+}
+
+// F51
+TEST(Clip, OneInfinityIsNamed) {
+  Pair<float> model;
+  model.set_gradients(3);
+  model.second.grad()(5) = std::numeric_limits<float>::infinity();
+  const float before = model.first.grad()(0);
+  EXPECT_TRUE(
+      heed_test::has_all(message_of<heed::ValueError>([&] { heed::clip_grad_norm(ParameterList<float>(model), 1); }),
+                         {"the gradient of second", "element 5 is inf"}));
+  EXPECT_EQ(model.first.grad()(0), before);
+
+  model.second.zero_grad();
+  std::fill_n(model.first.grad().data(), model.first.size(), 0.0f);
+  model.first.grad()(0) = 3e38f;
+  model.second.grad()(1) = -3e38f;
+  EXPECT_NEAR(heed::clip_grad_norm(ParameterList<float>(model), 1), 4.2426e38, 1e34);
+  EXPECT_NEAR(model.first.grad()(0), std::sqrt(0.5), 1e-7);
+  EXPECT_NEAR(model.second.grad()(1), -std::sqrt(0.5), 1e-7);
 }
 
 TEST(Clip, IsAnOptionOfTheStep) {

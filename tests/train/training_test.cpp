@@ -18,6 +18,7 @@
 #include "common/temporary_directory.hpp"
 #include "nn/layer_checks.hpp"
 #include "train/mlp.hpp"
+#include "train/pair.hpp"
 
 namespace {
 
@@ -28,6 +29,7 @@ using heed::Tensor;
 using heed::TensorView;
 using namespace layer_checks;
 using heed_test::Mlp;
+using heed_test::Pair;
 
 Tensor<int, 2> some_targets(Index batch, Index length) {
   Tensor<int, 2> targets(batch, length);
@@ -260,6 +262,47 @@ TEST(TrainingState, GoesOnWithTheSameNumbers) {
   Mlp<float> model;
   heed::load_parameters(model, path, {.ignored = {"optimizer.*"}});
   EXPECT_EQ(heed::SafeTensors::open(path).metadata().find("made by")->second, "a test");
+}
+
+// F25: groups and steps that skipped a parameter resume from one file.
+TEST(TrainingState, OfGroupsAndUnusedParameters) {
+  struct Run {
+    Pair<float> model{5};
+    heed::AdamW<float> optimizer{model,
+                                 {.weight_decay = 0.1,
+                                  .groups = {{.holds = heed::biases_and_norms, .weight_decay = 0},
+                                             {.holds = heed::within("second"), .rate = 3}}}};
+    Context context;
+    void step() {
+      optimizer.zero_grad();
+      if (optimizer.steps() % 3 == 0) model.second.grad()(4) = static_cast<float>(optimizer.steps() + 1);
+      if (optimizer.steps() % 2 == 0) model.first.grad()(1) = static_cast<float>(optimizer.steps() + 1);
+      optimizer.step();
+    }
+  };
+  const heed_test::TemporaryDirectory directory;
+  const std::string path = directory.path("training.safetensors");
+  Run through, resumed;
+  for (int i = 0; i < 7; ++i) through.step();
+  heed::save_checkpoint(path, through.model, through.optimizer, through.context);
+  resumed.step();
+  heed::load_checkpoint(path, resumed.model, resumed.optimizer, resumed.context);
+  EXPECT_EQ(resumed.optimizer.skipped_steps(0), 3);
+  EXPECT_EQ(resumed.optimizer.skipped_steps(1), 4);
+  for (int i = 0; i < 7; ++i) {
+    through.step();
+    resumed.step();
+  }
+  EXPECT_TRUE(bits_equal(through.model.first.value(), resumed.model.first.value()));
+  EXPECT_TRUE(bits_equal(through.model.second.value(), resumed.model.second.value()));
+
+  heed::save_parameters(
+      heed::detail::Training<Pair<float>, heed::AdamW<float>>{through.model, through.optimizer}, path,
+      {{"training.steps", "3"}, {"training.seed", "1"}, {"training.stream", "1"}, {"training.skipped.first", "4"}});
+  const std::string text = message_of<heed::FormatError>(
+      [&] { heed::load_checkpoint(path, resumed.model, resumed.optimizer, resumed.context); });
+  EXPECT_NE(text.find("4 is more than the 3 steps"), std::string::npos) << text;
+  EXPECT_EQ(resumed.optimizer.steps(), 14);
 }
 
 TEST(TrainingState, FilesThatDoNotFitAreRefused) {

@@ -126,4 +126,28 @@ void expect_golden_trainings() {
 TEST(TransformerTraining, TenStepsFromPyTorchInDouble) { expect_golden_trainings<double>(); }
 TEST(TransformerTraining, TenStepsFromPyTorchInFloat) { expect_golden_trainings<float>(); }
 
+// F25
+TEST(ParameterGroups, BiasesAndNormsOfATransformerDoNotDecay) {
+  heed::EncoderLayer<double> layer({.embed_dim = 8, .num_heads = 2, .ffn_dim = 12});
+  heed::Random random(1);
+  layer.initialize(random);
+  heed::EncoderLayer<double> before = layer;
+  heed::AdamW<double> optimizer(
+      layer,
+      {.learning_rate = 0.1, .weight_decay = 0.5, .groups = {{.holds = heed::biases_and_norms, .weight_decay = 0}}});
+  for (const auto& entry : optimizer.parameters()) EXPECT_EQ(entry.parameter->grad()(0), 0);
+  optimizer.step();
+  int matrices = 0;
+  const heed::ParameterList<double> start(before);
+  for (Index i = 0; i < start.size(); ++i) {
+    const auto &was = *start[i].parameter, &is = *optimizer.parameters()[i].parameter;
+    matrices += was.rank() == 2;
+    for (Index j = 0; j < was.size(); ++j) {
+      EXPECT_DOUBLE_EQ(is.value()(j), was.rank() == 2 ? 0.95 * was.value()(j) : was.value()(j)) << start[i].name;
+    }
+  }
+  EXPECT_EQ(matrices, 4);
+  EXPECT_EQ(layer.norm1.weight.value()(0), 1);
+}
+
 }  // namespace

@@ -36,7 +36,7 @@ class AnyModifier {
 
   AnyModifier (*bind_)(const void*, const AttentionShape&);
   ModifierRef<A> (*reference_)(const void*);
-  InlineValue<320> held_;
+  InlineValue<384> held_;
 };
 
 /// An attention call inside a layer: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv), and the
@@ -124,7 +124,7 @@ class AnyAttention {
                  "options for another kind");
       return functions_->forward(kind_.get(), x, context);
     }
-    const AttentionShape shape = detail::shape_of(x);
+    const AttentionShape shape = detail::with_sequences(mask_, detail::shape_of(x));
     const AnyMask mask = mask_.bind(shape);
     const detail::AnyModifier<A> modifier = modifier_.bind(shape);
     const DropoutPattern dropped = detail::draw_dropout(options_.dropout, context);
@@ -137,7 +137,7 @@ class AnyAttention {
                     Context& context) const {
     if (functions_) return functions_->backward(kind_.get(), cache, dout, to, context);
     constexpr detail::CallChecks check{"heed::attention_backward"};
-    const AttentionShape shape = cache.shape();
+    const AttentionShape shape = detail::with_sequences(mask_, cache.shape());
     HEED_CHECK(to.dsinks.empty() || to.dsinks.size() == options_.sinks.size(), ShapeError, check.function, ": ",
                to.dsinks.size(), " dsinks but ", options_.sinks.size(), " sinks; give one for each sink or none");
     const AnyMask mask = mask_.bind(shape);
@@ -181,7 +181,7 @@ class AnyAttention {
   detail::AnyModifier<A> modifier_ = detail::AnyModifier<A>(NoModifier{});
   AttentionOptions options_;
   const Functions* functions_ = nullptr;
-  detail::InlineValue<256> kind_;
+  detail::InlineValue<384> kind_;
 };
 
 /// The inputs of a backward pass, kept by a forward: the attention value, the inputs and the output (borrowed: they
@@ -206,6 +206,8 @@ class AttentionCache {
   /// of large scores; of linear attention, the denominator.
   const TensorView<A, 3>& sum() const { return sum_; }
   const DropoutPattern& dropped() const { return dropped_; }  ///< the weights that dropout removed
+  /// True after a forward; one of a call without elements counts.
+  bool is_filled() const { return is_filled_; }
   /// The shape of the forward call.
   AttentionShape shape() const { return detail::shape_of(detail::AttentionTensors<T>{q_, k_, v_, {}}); }
   /// Memory held.
@@ -220,6 +222,7 @@ class AttentionCache {
     x.row_max = maximum_ = both[0];
     x.row_sum = sum_ = both[1];
     x.cache = this;
+    is_filled_ = true;
   }
   /// Keeps the dropout pattern of the forward call. Attention calls this.
   void keep(const DropoutPattern& dropped) { dropped_ = dropped; }
@@ -230,6 +233,7 @@ class AttentionCache {
   TensorView<A, 3> maximum_, sum_;
   Buffer<A> statistics_;
   DropoutPattern dropped_{0, 0, 0};
+  bool is_filled_ = false;
 };
 
 namespace detail {
@@ -245,7 +249,7 @@ template <class T>
 void attend_backward(AttentionCache<T>& cache, const TensorView<const T, 4>& dout, const AttentionGradients<T>& to,
                      Context& context) {
   constexpr CallChecks check{"heed::attention_backward"};
-  HEED_CHECK(cache.q().data() || cache.maximum().extents() != Extents<3>{}, ValueError, check.function,
+  HEED_CHECK(cache.is_filled(), ValueError, check.function,
              ": no forward has filled the cache; give it to attention_into first");
   check.extents(dout, cache.out().extents(), "dout");
   check.gradients(to, cache, dout);

@@ -45,7 +45,7 @@ template <class T, class S, class Value>
 void run_attention(const AttentionTensors<T, S>& x, const Value& value, Context& context) {
   using A = accumulate_t<T>;
   if constexpr (requires { value.mask; }) {
-    const AttentionShape shape = shape_of(x);
+    const AttentionShape shape = with_sequences(value.mask, shape_of(x));
     const auto mask = bind(value.mask, shape);
     const auto modifier = bind(value.modifier, shape);
     const DropoutPattern dropped = draw_dropout(value.options.dropout, context);

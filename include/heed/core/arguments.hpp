@@ -5,9 +5,25 @@
 /// @file
 /// The boundary between what users pass (tensors, views, plain Eigen) and the cores, which work on views of one rank.
 
+#include <ranges>
+#include <span>
+
 #include <heed/core/workspace.hpp>
 
 HEED_NAMESPACE_BEGIN
+
+/// A std::span that refers to lists with a name only: a temporary std::vector does not compile, since what keeps the
+/// span would outlive it.
+template <class T>
+class BorrowedSpan : public std::span<const T> {
+ public:
+  BorrowedSpan() = default;
+  /// Refers to a std::vector, std::array, std::span or C array of T, which must outlive it.
+  template <class R>
+  requires(std::is_constructible_v<std::span<const T>, R> &&
+           (std::is_lvalue_reference_v<R> || std::ranges::enable_borrowed_range<std::remove_cvref_t<R>>))
+  BorrowedSpan(R&& list) : std::span<const T>(list) {}
+};
 
 namespace detail {
 

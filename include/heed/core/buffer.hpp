@@ -13,9 +13,7 @@ namespace detail {
 
 [[noreturn]] HEED_NOINLINE inline void out_of_memory() {
   HEED_THROW(std::bad_alloc());
-#if !HEED_EXCEPTIONS
-  std::abort();
-#endif
+  handler_returned("out of memory");
 }
 
 }  // namespace detail
@@ -53,11 +51,13 @@ class Buffer {
   /// and earlier views end. Throws ShapeError for an extent that is negative or beyond int, std::bad_alloc when memory
   /// runs out; the buffer then keeps what it had.
   template <int Rank>
-  TensorView<T, Rank> view(const Extents<Rank>& extents) {
+  TensorView<T, Rank> view(const Extents<Rank>& extents) & {
     const Index size = detail::checked_size<Rank>(extents);
     if (size > size_) *this = Buffer(size);
     return {data_, extents};
   }
+  template <int Rank>
+  void view(const Extents<Rank>& extents) && = delete;
 
   T* data() { return data_; }              ///< the first element; null without memory
   const T* data() const { return data_; }  ///< the first element; null without memory

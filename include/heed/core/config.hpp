@@ -6,8 +6,9 @@
 /// Every macro of the library, and the inline namespace that separates differently compiled copies of it.
 ///
 /// A user may define, before any heed header and alike in all translation units:
-///   HEED_ALLOW_FAST_MATH   accept -ffast-math; the promises about NaN, Inf and masked values are then void
-///   HEED_THROW(exception)  replaces `throw exception` (default without exceptions: print and abort)
+///   HEED_ALLOW_FAST_MATH   accept -ffast-math and its parts; the promises about NaN, Inf, masked values and equal bits
+///                          are then void
+///   HEED_THROW(exception)  replaces `throw exception` (default without exceptions: print and abort); must not return
 ///
 /// Translation units compiled with different flags link into one program when
 ///   - they differ in instruction sets (-m..., -march=...), the version of Eigen, its alignment, exceptions,
@@ -35,9 +36,18 @@
 #error "heed needs C++20: compile with -std=c++20 or later"
 #endif
 
-#if (defined(__FAST_MATH__) || __FINITE_MATH_ONLY__) && !defined(HEED_ALLOW_FAST_MATH)
+// The flags that change arithmetic, as far as compilers define a macro for them; docs/guide/compiler-flags.md has all.
+#if !defined(HEED_ALLOW_FAST_MATH)
+#if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__
 #error \
-    "heed relies on NaN and infinity, which -ffast-math removes: masks could leak. Compile without it, or define HEED_ALLOW_FAST_MATH and give up the promises about NaN, Inf and masked values"
+    "heed relies on NaN and infinity, which -ffast-math removes (so does -ffinite-math-only): masks could leak. Compile without it, or define HEED_ALLOW_FAST_MATH and give up the promises about NaN, Inf and masked values"
+#elif defined(__ASSOCIATIVE_MATH__)
+#error \
+    "heed relies on the order of sums, which -fassociative-math and -funsafe-math-optimizations change. Compile with -fno-associative-math, or define HEED_ALLOW_FAST_MATH and give up the promises about NaN, Inf, masked values and equal bits"
+#elif defined(__RECIPROCAL_MATH__)
+#error \
+    "heed relies on exact quotients, which -freciprocal-math rounds twice. Compile with -fno-reciprocal-math, or define HEED_ALLOW_FAST_MATH and give up the promises about NaN, Inf, masked values and equal bits"
+#endif
 #endif
 
 #if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
@@ -129,10 +139,32 @@
 #define HEED_EXCEPTIONS_TAG _noexceptions
 #endif
 
-#if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__
+#if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__ || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
 #define HEED_MATH_TAG _fast
 #else
 #define HEED_MATH_TAG
+#endif
+
+// clang defines nothing for -fassociative-math, -freciprocal-math, -fno-honor-nans and others. The pragma takes them
+// back for the code between HEED_NAMESPACE_BEGIN and HEED_NAMESPACE_END, where products and sums in one expression are
+// fused as by default; clang accepts it for these targets.
+#if defined(__clang__) && (defined(__x86_64__) || defined(__i386__) || defined(__powerpc__) || \
+                           (defined(__aarch64__) && __clang_major__ >= 15))
+#define HEED_PRECISE 1
+#define HEED_PRECISE_BEGIN _Pragma("float_control(precise, on, push)")
+#define HEED_PRECISE_END _Pragma("float_control(pop)")
+#else
+#define HEED_PRECISE 0
+#define HEED_PRECISE_BEGIN
+#define HEED_PRECISE_END
+#endif
+
+// Whether a sum may be added up in another order than written, or keep more digits than its type has, as on x87.
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || (defined(__clang__) && !HEED_PRECISE) || \
+    __FLT_EVAL_METHOD__ != 0
+#define HEED_INEXACT_SUMS 1
+#else
+#define HEED_INEXACT_SUMS 0
 #endif
 
 #if defined(HEED_THROW)
@@ -156,25 +188,28 @@
 
 // Warnings of g++ that a user's flags may ask for and that find no mistakes here: -Wsign-conversion, of each array
 // whose bound is a template argument of type int (clang's is not silenced, and sees the other conversions),
-// -Wuseless-cast, of casts that a 32-bit target needs, and -Wnull-dereference, of pointers that were tested in another
-// function.
+// -Wuseless-cast, of casts that a 32-bit target needs, -Wnull-dereference, of pointers that were tested in another
+// function, and -Wcast-align, on 32-bit Arm, of rows whose elements are aligned.
 #if defined(__clang__)
 #define HEED_QUIET_BEGIN
 #define HEED_QUIET_END
 #else
-#define HEED_QUIET_BEGIN                                                                 \
-  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"") \
-      _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"") _Pragma("GCC diagnostic ignored \"-Wnull-dereference\"")
+#define HEED_QUIET_BEGIN                                                                                            \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")                            \
+      _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"") _Pragma("GCC diagnostic ignored \"-Wnull-dereference\"") \
+          _Pragma("GCC diagnostic ignored \"-Wcast-align\"")
 #define HEED_QUIET_END _Pragma("GCC diagnostic pop")
 #endif
 
 #define HEED_NAMESPACE_BEGIN \
   HEED_QUIET_BEGIN           \
+  HEED_PRECISE_BEGIN         \
   namespace heed {           \
   inline namespace HEED_ABI {
 #define HEED_NAMESPACE_END \
   }                        \
   }                        \
+  HEED_PRECISE_END         \
   HEED_QUIET_END
 
 #define HEED_ALWAYS_INLINE inline __attribute__((always_inline))
@@ -186,6 +221,9 @@
 /// @endcond
 
 HEED_NAMESPACE_BEGIN
+
+static_assert(0.1 != static_cast<double>(0.1f),
+              "heed needs constants in double: compile without -fsingle-precision-constant");
 
 /// Extents fit `int`; offsets and products of extents are 64-bit.
 using Index = std::ptrdiff_t;

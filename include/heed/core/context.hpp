@@ -6,6 +6,7 @@
 /// Context: the executor, workspace and observer of a call, which never affect its result, and the state of a run: the
 /// training flag and the seed of dropout. ActivationCheckpoint replays a part of a run.
 
+#include <heed/core/arithmetic.hpp>
 #include <heed/core/observer.hpp>
 #include <heed/core/workspace.hpp>
 
@@ -17,10 +18,10 @@ enum class Path { Automatic, Reference, Blocked };
 /// Everything a call needs besides its arguments. One thread at a time uses a Context; threads may share layers.
 class Context {
  public:
-  /// Serial.
-  Context() = default;
+  /// Serial. Throws EnvironmentError if the program was compiled with flags that break heed's arithmetic.
+  Context() { detail::check_arithmetic(); }
   /// The executor must outlive the context.
-  explicit Context(Executor& executor) : executor_(&executor) {}
+  explicit Context(Executor& executor) : Context() { executor_ = &executor; }
 
   /// Runs the tasks of calls: the given executor, or the calling thread.
   Executor& executor() { return executor_ ? *executor_ : serial_; }

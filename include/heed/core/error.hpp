@@ -7,6 +7,8 @@
 
 #include <array>
 #include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -32,8 +34,19 @@ struct ValueError : Error {
 struct FormatError : Error {
   using Error::Error;
 };
+/// Something around the call that heed relies on: flags that change arithmetic, an executor that breaks its contract,
+/// a weight that code for another instruction set packed, a fork() inside a task.
+struct EnvironmentError : Error {
+  using Error::Error;
+};
 
 namespace detail {
+
+/// Nothing may go on after an error. A handler of HEED_THROW that returns ends the program here.
+[[noreturn]] HEED_NOINLINE inline void handler_returned(const char* error) {
+  std::fprintf(stderr, "heed: HEED_THROW returned, so the program ends. The error was: %s\n", error);
+  std::abort();
+}
 
 // append() writes one part of a message. Numbers do not depend on the locale: 0.1 has a point everywhere.
 
@@ -88,10 +101,9 @@ std::string concat(const Parts&... parts) {
 /// Out of line, so that a check costs its caller one compare and one cold call.
 template <class Exception, class... Parts>
 [[noreturn]] HEED_NOINLINE void raise(const Parts&... parts) {
-  HEED_THROW(Exception(concat(parts...)));
-#if !HEED_EXCEPTIONS
-  std::abort();
-#endif
+  const Exception error(concat(parts...));
+  HEED_THROW(error);
+  handler_returned(error.what());
 }
 
 }  // namespace detail

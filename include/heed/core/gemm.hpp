@@ -22,7 +22,8 @@ struct PackedPanels {
 };
 
 /// A matrix B (k, n) laid out for gemm: weights that serve many products are packed once. The layout is that of the
-/// instruction set this was compiled for.
+/// instruction set this was compiled for; code for another one, which meets it through a type of the program that both
+/// share, throws EnvironmentError unless its panels are as wide.
 template <class T>
 class PackedMatrix {
  public:
@@ -33,6 +34,7 @@ class PackedMatrix {
     PackedMatrix packed;
     packed.depth_ = b.extent(0);
     packed.columns_ = b.extent(1);
+    packed.panel_width_ = detail::kPanelWidth<T>;
     const Index panels = detail::panel_count<T>(packed.columns_);
     packed.panels_.template view<3>({panels, packed.depth_, detail::kPanelWidth<T>});
     for (Index p = 0; p < panels; ++p) detail::pack_panel(b, p, packed.panels_.data());
@@ -46,16 +48,23 @@ class PackedMatrix {
   bool empty() const { return panels_.size() == 0; }  ///< true before the first pack
   /// Memory held.
   std::size_t bytes() const { return panels_.bytes(); }
-  const T* panels() const { return panels_.data(); }  ///< the first panel
+  /// The first panel.
+  const T* panels() const {
+    HEED_CHECK(panel_width_ == detail::kPanelWidth<T> || empty(), EnvironmentError,
+               "heed::PackedMatrix: the weight was packed in panels of ", panel_width_, " columns, but code for ",
+               isa(), " reads panels of ", detail::kPanelWidth<T>,
+               "; call pack() and the layer in translation units with the same -m flags");
+    return panels_.data();
+  }
   /// All of it.
-  operator PackedPanels<T>() const { return {panels_.data(), depth_, columns_}; }
+  operator PackedPanels<T>() const { return {panels(), depth_, columns_}; }
   /// True when slice() can start at this column: panels are read whole.
   static bool can_slice_at(Index column) { return column % detail::kPanelWidth<T> == 0; }
   /// `count` columns from `first` on, where can_slice_at(first); unchecked.
-  PackedPanels<T> slice(Index first, Index count) const { return {panels_.data() + first * depth_, depth_, count}; }
+  PackedPanels<T> slice(Index first, Index count) const { return {panels() + first * depth_, depth_, count}; }
 
  private:
-  Index depth_ = 0, columns_ = 0;
+  Index depth_ = 0, columns_ = 0, panel_width_ = 0;
   detail::CopiedBuffer<T> panels_;
 };
 

@@ -6,9 +6,8 @@
 /// Observer: an interface that sees the outputs and attention weights of layers while they run; FiniteObserver finds
 /// the first output that is not finite.
 
-#include <cmath>
-
 #include <heed/core/parallel.hpp>
+#include <heed/core/scalar.hpp>
 #include <heed/core/tensor.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -100,7 +99,7 @@ class FiniteObserver final : public Observer {
     for (Index b = 0; b < value.extent(0); ++b) {
       for (Index l = 0; l < value.extent(1); ++l) {
         for (Index e = 0; e < value.extent(2); ++e) {
-          if (std::isfinite(value(b, l, e))) continue;
+          if (detail::is_finite(value(b, l, e))) continue;
           found_ = true;
           layer_ = name;
           value_ = value(b, l, e);

@@ -6,8 +6,10 @@
 /// Scalars: storage types, the type that their sums and exponentials are computed in, and dual numbers, which carry a
 /// derivative.
 
+#include <bit>
 #include <cmath>
 #include <compare>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
@@ -51,6 +53,61 @@ namespace detail {
 template <class T>
 constexpr T infinity() {
   return std::numeric_limits<T>::infinity();
+}
+
+/// The bits of |x|; those of NaN and infinity are the largest. x comes by reference, since compilers may take for
+/// granted that a number passed by value is no NaN.
+inline std::uint32_t magnitude_bits(const float& x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
+inline std::uint64_t magnitude_bits(const double& x) {
+  return std::bit_cast<std::uint64_t>(x) & ~(std::uint64_t{1} << 63);
+}
+
+/// x in half, to nearest, ties to even. Without floating-point operations, whose result depends on the thread's
+/// rounding; Eigen's conversion is the same where that is to nearest.
+inline half to_half(const float& x) {
+  const std::uint32_t magnitude = magnitude_bits(x), sign = std::bit_cast<std::uint32_t>(x) >> 16 & 0x8000u;
+  std::uint32_t bits;
+  if (magnitude >= 0x47800000u) {  // 2^16 and more, NaN
+    bits = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  } else if (magnitude >= 0x38800000u) {  // 2^-14 and more
+    bits = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  } else if (magnitude >= 0x33000000u) {  // 2^-25 and more: subnormal, or rounded up to 2^-14
+    const std::uint32_t digits = (magnitude & 0x7fffffu) | 0x800000u, shift = 126u - (magnitude >> 23);
+    bits = (digits + (1u << (shift - 1u)) - 1u + (digits >> shift & 1u)) >> shift;
+  } else {
+    bits = 0;
+  }
+  return std::bit_cast<half>(static_cast<std::uint16_t>(bits | sign));
+}
+/// x as T is stored.
+template <class T, class A>
+T stored_as(const A& x) {
+  if constexpr (std::is_same_v<T, half>)
+    return to_half(static_cast<float>(x));
+  else
+    return static_cast<T>(x);
+}
+
+/// False for NaN and the infinities. std::isfinite, an inline function outside heed, is always true under flags like
+/// clang's -fno-honor-nans.
+template <class T>
+bool is_finite(const T& x) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    return magnitude_bits(x) < magnitude_bits(infinity<T>());
+  } else {
+    using std::isfinite;
+    return isfinite(x);
+  }
+}
+/// True for NaN.
+template <class T>
+bool is_nan(const T& x) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    return magnitude_bits(x) > magnitude_bits(infinity<T>());
+  } else {
+    using std::isnan;
+    return isnan(x);
+  }
 }
 
 }  // namespace detail

@@ -110,6 +110,8 @@ HEED_ALWAYS_INLINE void keep([[maybe_unused]] P& x) {
   asm("" : "+x"(x));
 #elif defined(__aarch64__) && defined(EIGEN_VECTORIZE_NEON)
   asm("" : "+w"(x));
+#elif __FLT_EVAL_METHOD__ != 0
+  asm("" : "+m"(x));  // in memory, it is rounded
 #endif
 }
 
@@ -180,6 +182,8 @@ struct Vec {
   using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
   /// The lanes' bits as unsigned integers.
   typedef Word Words __attribute__((vector_size(sizeof(Packet))));
+  /// The lanes as the compilers' vector type, also where Packet is a single T.
+  typedef T Lanes __attribute__((vector_size(sizeof(Packet))));
 
   /// The register.
   Packet p;
@@ -219,6 +223,12 @@ struct Vec {
     std::memcpy(&w, &p, sizeof w);
     return w;
   }
+  /// The lanes.
+  HEED_ALWAYS_INLINE Lanes lanes() const {
+    Lanes l;
+    std::memcpy(&l, &p, sizeof l);
+    return l;
+  }
   /// The register with these bits.
   static HEED_ALWAYS_INLINE Vec from_bits(const Words& w) {
     Vec v;
@@ -233,16 +243,21 @@ struct Vec {
   }
 
   /// @{
-  /// Lane by lane.
-  friend HEED_ALWAYS_INLINE Vec operator+(Vec a, Vec b) { return Vec(Eigen::internal::padd(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec operator-(Vec a, Vec b) { return Vec(Eigen::internal::psub(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec operator*(Vec a, Vec b) { return Vec(Eigen::internal::pmul(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec operator/(Vec a, Vec b) { return Vec(Eigen::internal::pdiv(a.p, b.p)); }
+  /// Lane by lane. These and, with clang, fma() and the comparisons are written with the compilers' operators, so that
+  /// HEED_PRECISE holds for them: Eigen's functions are compiled with whatever flags the program has.
+  friend HEED_ALWAYS_INLINE Vec operator+(Vec a, Vec b) { return Vec(Packet(a.p + b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator-(Vec a, Vec b) { return Vec(Packet(a.p - b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator*(Vec a, Vec b) { return Vec(Packet(a.p * b.p)); }
+  friend HEED_ALWAYS_INLINE Vec operator/(Vec a, Vec b) { return Vec(Packet(a.p / b.p)); }
   /// @}
   /// Changes the sign bit, also of 0 and NaN; not every pnegate does.
   friend HEED_ALWAYS_INLINE Vec operator-(Vec a) { return from_bits(a.bits() ^ (Word{1} << (8 * sizeof(T) - 1))); }
   /// a·b + c, fused where the machine fuses.
+#if HEED_PRECISE
+  friend HEED_ALWAYS_INLINE Vec fma(Vec a, Vec b, Vec c) { return Vec(Packet(a.p * b.p + c.p)); }
+#else
   friend HEED_ALWAYS_INLINE Vec fma(Vec a, Vec b, Vec c) { return Vec(Eigen::internal::pmadd(a.p, b.p, c.p)); }
+#endif
   /// @{
   /// Like std::max and std::min: where a is NaN, NaN; where only b is NaN, a. So do x86's instructions, but not NEON's.
 #if defined(EIGEN_VECTORIZE_SSE)
@@ -255,19 +270,40 @@ struct Vec {
   /// @}
   friend HEED_ALWAYS_INLINE Vec abs(Vec a) { return Vec(Eigen::internal::pabs(a.p)); }  ///< lane by lane
 
+  /// @{
   /// Lane masks: all bits of a lane set or clear.
+#if HEED_PRECISE
+  friend HEED_ALWAYS_INLINE Vec less(Vec a, Vec b) { return from_bits(Words(a.lanes() < b.lanes())); }
+  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return from_bits(Words(a.lanes() == b.lanes())); }
+#else
   friend HEED_ALWAYS_INLINE Vec less(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_lt(a.p, b.p)); }
-  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_eq(a.p, b.p)); }  ///< as less()
+  friend HEED_ALWAYS_INLINE Vec equal(Vec a, Vec b) { return Vec(Eigen::internal::pcmp_eq(a.p, b.p)); }
+#endif
+  /// @}
   /// mask ? a : b, lane by lane.
   friend HEED_ALWAYS_INLINE Vec select(Vec mask, Vec a, Vec b) {
+#if HEED_PRECISE
+    return from_bits(mask.bits() != 0 ? a.bits() : b.bits());
+#else
     return Vec(Eigen::internal::pselect(mask.p, a.p, b.p));
+#endif
   }
   /// The lanes of `words` that have `bit` set, as a mask.
   static HEED_ALWAYS_INLINE Vec lanes_with(const Words& words, Word bit) {
     return from_bits(reinterpret_cast<Words>((words & bit) != 0));
   }
-  /// Whether any lane of a mask is set.
-  friend HEED_ALWAYS_INLINE bool any(Vec mask) { return Eigen::internal::predux_any(mask.p); }
+  /// Whether any lane of a mask is set. Eigen has an instruction for lanes of float; for those of double it adds up
+  /// NaNs, which -ffinite-math-only breaks.
+  friend HEED_ALWAYS_INLINE bool any(Vec mask) {
+    if constexpr (size == 1) {
+      return mask.bits()[0] != 0;
+    } else {
+      typename Vec<float>::Packet floats;
+      static_assert(sizeof floats == sizeof mask);
+      std::memcpy(&floats, &mask, sizeof floats);
+      return Eigen::internal::predux_any(floats);
+    }
+  }
 
   /// The sum of the lanes.
   friend HEED_ALWAYS_INLINE T sum(Vec a) { return Eigen::internal::predux(a.p); }
@@ -277,7 +313,6 @@ struct Vec {
   /// Transposes a square: exchanges lane j of r[i] with lane i of r[j].
   static HEED_ALWAYS_INLINE void transpose(Vec (&r)[size]) {
     if constexpr (size > 1) {
-      typedef T Lanes __attribute__((vector_size(sizeof(Packet))));
       Lanes lanes[size];
       detail::unroll<size>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { std::memcpy(&lanes[i], &r[i].p, sizeof(Packet)); });
       detail::transpose(lanes, std::make_integer_sequence<int, size>{});
@@ -311,15 +346,18 @@ HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
 #elif defined(__F16C__) && defined(EIGEN_VECTORIZE_AVX)
   return V(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 #else
-  // Shift exponent and mantissa into place, correct the bias by a multiplication (exact, also for subnormals),
-  // then give Inf and NaN their full exponent back.
+  // Shift exponent and mantissa into place and correct the bias; give Inf and NaN their full exponent. A subnormal
+  // takes the exponent of 2^-14, of which 2^-14 is then taken away: that is exact, and no operand is a subnormal float,
+  // which a thread may treat as 0. The sign comes last, since some roundings make 0 negative.
   typedef std::uint16_t Half __attribute__((vector_size(sizeof(V::Packet) / 2)));
   Half h;
   std::memcpy(&h, from, sizeof h);
-  const V::Words w = __builtin_convertvector(h, V::Words);
-  V::Words u = (V::from_bits((w & 0x7fffu) << 13) * V(0x1p112f)).bits();
-  u |= reinterpret_cast<V::Words>(u >= 0x47800000u) & 0x7f800000u;
-  return V::from_bits(u | ((w & 0x8000u) << 16));
+  const V::Words w = __builtin_convertvector(h, V::Words), magnitude = w & 0x7fffu;
+  const V::Words subnormal = reinterpret_cast<V::Words>(magnitude < 0x0400u),
+                 special = reinterpret_cast<V::Words>(magnitude >= 0x7c00u);
+  const V::Words u = (magnitude << 13) + 0x38000000u + (special & 0x38000000u) + (subnormal & 0x00800000u);
+  const V value = V::from_bits(u) - V::from_bits(subnormal & 0x38800000u);
+  return V::from_bits((value.bits() & 0x7fffffffu) | ((w & 0x8000u) << 16));
 #endif
 }
 HEED_ALWAYS_INLINE Vec<float> load_float(const float* from) { return Vec<float>::load(from); }

@@ -248,13 +248,19 @@ class Tensor {
   /// The element at (i, j, ...); unchecked.
   template <std::convertible_to<Index>... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank))
-  T& operator()(I... i) {
+  T& operator()(I... i) & {
     return view()(i...);
   }
   /// @overload
   template <std::convertible_to<Index>... I>
   requires(sizeof...(I) == static_cast<std::size_t>(Rank))
-  const T& operator()(I... i) const {
+  const T& operator()(I... i) const& {
+    return view()(i...);
+  }
+  /// Of a temporary, by value.
+  template <std::convertible_to<Index>... I>
+  requires(sizeof...(I) == static_cast<std::size_t>(Rank))
+  T operator()(I... i) const&& {
     return view()(i...);
   }
   /// As TensorView::matrix(); ends with the tensor.
@@ -312,6 +318,12 @@ inline constexpr bool is_view_v = false;
 template <class T, int Rank>
 inline constexpr bool is_view_v<TensorView<T, Rank>> = true;
 
+// A segment of an Eigen vector derives from the base of another type, Block, so the argument of the base is deduced.
+template <class D>
+void eigen_dense(const Eigen::DenseBase<D>&);
+template <class D>
+void eigen_owner(const Eigen::PlainObjectBase<D>&);
+
 }  // namespace detail
 
 /// Tensor or TensorView, const or not.
@@ -320,7 +332,7 @@ concept AnyTensor = detail::tensor_traits<std::remove_cvref_t<A>>::is_tensor;
 
 /// Any Eigen matrix, array, block, map, product or other expression.
 template <class A>
-concept EigenDense = std::is_base_of_v<Eigen::DenseBase<std::remove_cvref_t<A>>, std::remove_cvref_t<A>>;
+concept EigenDense = requires(const std::remove_cvref_t<A>& a) { detail::eigen_dense(a); };
 
 /// An Eigen object with memory of its own or borrowed, whose coefficients can be read by strides.
 template <class A>
@@ -331,6 +343,15 @@ template <class A>
 concept TensorLike = AnyTensor<A> || EigenDense<A>;
 
 namespace detail {
+
+/// An Eigen matrix or array, which owns its memory.
+template <class A>
+concept EigenOwner = requires(const std::remove_cvref_t<A>& a) { eigen_owner(a); };
+
+/// False for a temporary that owns its memory: nothing may keep a view of it.
+template <class A>
+inline constexpr bool outlives_v =
+    std::is_lvalue_reference_v<A> || is_view_v<std::remove_cvref_t<A>> || (EigenDense<A> && !EigenOwner<A>);
 
 template <class A>
 struct scalar_of {

@@ -71,13 +71,13 @@ HEED_ALWAYS_INLINE void exp2_in_place(Vec<T> (&x)[N]) {
     const V rounding = V::constant(C::rounding);
     unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
       r[i] = x[i] + rounding;
-#if defined(__FAST_MATH__)
+#if HEED_INEXACT_SUMS
       keep(r[i].p);
 #endif
     });
     unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA {
       V n = r[i] - rounding;
-#if defined(__FAST_MATH__)
+#if HEED_INEXACT_SUMS
       keep(n.p);
 #endif
       x[i] = x[i] - n;
@@ -238,20 +238,21 @@ HEED_NOINLINE bool has_non_finite(const S* rows, Index row_stride, Index n, Inde
     else
       return V::load(from);
   };
-  V zeros[N];
+  // Compilers that take numbers for finite would drop a product with 0, so they don't see that it is 0.
+  V zero(A(0)), zeros[N];
+  keep(zero.p);
   unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = V(A(0)); });
   A rest(0);
   for (Index r = 0; r < n; ++r) {
     const S* row = rows + r * row_stride;
     Index d = 0;
     for (; d + N * V::size <= width; d += N * V::size) {
-      unroll<N>([&](auto i)
-                    HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = fma(load(row + d + i * V::size), V(A(0)), zeros[i]); });
+      unroll<N>([&](auto i) HEED_ALWAYS_INLINE_LAMBDA { zeros[i] = fma(load(row + d + i * V::size), zero, zeros[i]); });
     }
-    for (; d + V::size <= width; d += V::size) zeros[0] = fma(load(row + d), V(A(0)), zeros[0]);
-    for (; d < width; ++d) rest += static_cast<A>(row[d]) * A(0);
+    for (; d + V::size <= width; d += V::size) zeros[0] = fma(load(row + d), zero, zeros[0]);
+    for (; d < width; ++d) rest += static_cast<A>(row[d]) * first_lane(zero);
   }
-  return !(sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + rest == A(0));
+  return !is_finite(sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3])) + rest);
 }
 
 }  // namespace detail

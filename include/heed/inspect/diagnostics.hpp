@@ -132,8 +132,8 @@ inline HeadStatistics head_statistics(const RecordedAttention& attention, Index 
         if (w > 0) entropy -= w * std::log(w);
       }
       if (visible == 0) ++s.without_keys;
-      if (!std::isfinite(sum)) ++s.not_finite;
-      if (visible < 2 || !(sum > 0) || !std::isfinite(sum)) continue;
+      if (!detail::is_finite(sum)) ++s.not_finite;
+      if (visible < 2 || !(sum > 0) || !detail::is_finite(sum)) continue;
       ++s.rows;
       // With sinks in the denominator, the weights of the keys sum to less than 1.
       s.entropy += (entropy / sum + std::log(sum)) / std::log(static_cast<double>(visible));
@@ -368,16 +368,18 @@ inline std::string Diagnosis::text() const {
   std::string report =
       findings.empty() ? "no findings\n" : concat(findings.size(), findings.size() == 1 ? " finding\n" : " findings\n");
   for (const Finding& f : findings) {
-    report += concat("  ", to_string(f.kind), ": ", f.layer.empty() ? "the model" : f.layer, ": ", f.text, '\n');
+    report += concat("  ", to_string(f.kind), ": ", f.layer.empty() ? "the model" : detail::printable(f.layer), ": ",
+                     f.text, '\n');
   }
   std::string_view layer;
   for (const HeadStatistics& s : heads) {
     if (s.head == 0 || s.layer != layer) {
       layer = s.layer;
-      report += concat(layer.empty() ? "attention" : layer, "\n  head  entropy  first key  saturated\n");
+      report +=
+          concat(layer.empty() ? "attention" : detail::printable(layer), "\n  head  entropy  first key  saturated\n");
     }
     const auto column = [&](double x, std::size_t width) {
-      const std::string number = std::isnan(x) ? "-" : detail::fixed_text(x, 3);
+      const std::string number = detail::is_nan(x) ? "-" : detail::fixed_text(x, 3);
       report += std::string(width > number.size() ? width - number.size() : 0, ' ') + number;
     };
     const std::string head = std::to_string(s.head);

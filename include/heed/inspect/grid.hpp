@@ -68,7 +68,7 @@ inline HeatCells heat_cells(const RecordedAttention& attention, Index b, Index h
     each_weight(q, [&](Index k, double w) {
       double& cell = row[k * cells.columns / Lk];
       const double t = max_weight > 0 ? std::min(w / max_weight, 1.0) : w;
-      if (!(cell >= t) && !std::isnan(cell)) cell = t;
+      if (!(cell >= t) && !detail::is_nan(cell)) cell = t;
     });
   }
   return cells;
@@ -95,7 +95,7 @@ class GridWriter : SvgWriter {
       heads_ = std::max(heads_, one.weights.extent(1));
       const Index size = one.weights.size() / one.weights.extent(0);
       const double* weights = one.weights.data() + options.sample * size;
-      has_nan_ = has_nan_ || std::any_of(weights, weights + size, [](double w) { return std::isnan(w); });
+      has_nan_ = has_nan_ || std::any_of(weights, weights + size, [](double w) { return detail::is_nan(w); });
     }
     left_ = static_cast<Index>(label) + 2 * kGap;
     top_ = title_height(options_.title) + kFont + 2 * kGap;
@@ -159,7 +159,7 @@ class GridWriter : SvgWriter {
   /// The step of color; -1 for hidden cells.
   static int level_of(double t) {
     if (t == kHiddenCell) return -1;
-    return std::isnan(t) ? kLevels : static_cast<int>(std::lround(t * (kLevels - 1)));
+    return detail::is_nan(t) ? kLevels : static_cast<int>(std::lround(t * (kLevels - 1)));
   }
 
   std::string legend_text() const {

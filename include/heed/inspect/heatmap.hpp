@@ -62,8 +62,8 @@ class HeatmapWriter : SvgWriter {
       for (Index j = 0; j < columns(); ++j) {
         const double w = weights_(i, j);
         has_hidden_ = has_hidden_ || w == 0;
-        has_nan_ = has_nan_ || std::isnan(w);
-        if (std::isfinite(w)) largest_ = std::max(largest_, w);
+        has_nan_ = has_nan_ || detail::is_nan(w);
+        if (detail::is_finite(w)) largest_ = std::max(largest_, w);
       }
     }
     max_weight_ = options_.max_weight > 0 ? options_.max_weight : largest_ > 0 ? largest_ : 1;
@@ -127,7 +127,7 @@ class HeatmapWriter : SvgWriter {
   }
 
   std::string color(double w) const {
-    if (std::isnan(w)) return color_text(kNaNColor);
+    if (detail::is_nan(w)) return color_text(kNaNColor);
     return w == 0 ? "url(#heed-hidden)" : color_text(heat_color(w / max_weight_));
   }
 

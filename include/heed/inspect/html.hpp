@@ -178,7 +178,7 @@ class AttentionPageData {
   void append_code(std::vector<std::uint8_t>& codes, double w) const {
     const unsigned top = bits_ == 16 ? 65534 : 254;
     const unsigned code =
-        std::isfinite(w) ? static_cast<unsigned>(std::lround(std::sqrt(std::min(w, 1.0)) * top)) : top + 1;
+        detail::is_finite(w) ? static_cast<unsigned>(std::lround(std::sqrt(std::min(w, 1.0)) * top)) : top + 1;
     codes.push_back(static_cast<std::uint8_t>(code & 255U));
     if (bits_ == 16) codes.push_back(static_cast<std::uint8_t>(code >> 8));
   }

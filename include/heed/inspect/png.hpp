@@ -159,7 +159,7 @@ class IndexedPicture {
   }
   static std::uint8_t color_of(double t, Index x, Index y) {
     if (t == kHiddenCell) return (x + y) % 5 == 0 ? kHatch : kHidden;
-    return std::isnan(t) ? kNaN : static_cast<std::uint8_t>(std::lround(t * kScale));
+    return detail::is_nan(t) ? kNaN : static_cast<std::uint8_t>(std::lround(t * kScale));
   }
   static std::string number(Index value) {
     std::string bytes;

@@ -135,7 +135,7 @@ class Recorder final : public Observer {
     for_each(extents, [&](int b, int h, int q, int k) {
       const double x = value(b, h, q, k);
       ++s.size;
-      if (!std::isfinite(x)) {
+      if (!detail::is_finite(x)) {
         ++s.not_finite;
         return;
       }

@@ -11,6 +11,7 @@
 #include <concepts>
 #include <utility>
 
+#include <heed/core/scalar.hpp>
 #include <heed/io/text.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -91,7 +92,7 @@ class JsonWriter {
   /// NaN and infinities, which JSON lacks, become null.
   JsonWriter& value(double x, int digits = 6) {
     begin();
-    json_ += std::isfinite(x) ? number_text(x, digits) : "null";
+    json_ += detail::is_finite(x) ? number_text(x, digits) : "null";
     return *this;
   }
   template <std::integral T>

@@ -80,7 +80,7 @@ inline constexpr bool is_widening_v =
 
 template <class T>
 bool is_infinite(T x) {
-  return std::isinf(static_cast<double>(x));
+  return magnitude_bits(static_cast<double>(x)) == magnitude_bits(infinity<double>());
 }
 
 /// The first finite element that would become infinite in T.
@@ -278,12 +278,16 @@ class SafeTensors {
 class NamedTensor {
  public:
   /// x must outlive the object.
-  template <TensorLike X>
-  NamedTensor(std::string_view name, const X& x) : name_(name) {
+  template <class Argument>
+  requires TensorLike<std::remove_reference_t<Argument>>
+  NamedTensor(std::string_view name, Argument&& x) : name_(name) {
+    using X = std::remove_cvref_t<Argument>;
+    static_assert(detail::outlives_v<Argument>,
+                  "heed::NamedTensor borrows memory: this temporary would be gone; give it a name");
     static_assert(AnyTensor<X> || EigenDirect<X>, "heed: to save an Eigen expression, evaluate it into a matrix first");
     using T = scalar_of_t<X>;
     static_assert(FloatElement<T> || std::is_integral_v<T>);
-    const auto view = view_of(x);
+    const auto view = view_of(std::as_const(x));
     info_.dtype = detail::dtype_of<T>();
     info_.shape.assign(view.extents().begin(), view.extents().end());
     strides_.assign(view.strides().begin(), view.strides().end());

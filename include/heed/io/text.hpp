@@ -5,6 +5,7 @@
 /// @file
 /// Functions for untrusted text: UTF-8, names in messages, and name patterns with '*'.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -70,23 +71,26 @@ inline bool is_utf8(std::string_view text) {
   return true;
 }
 
-/// Quotes a name from a file for a message. Control characters and invalid UTF-8 become '?'; a name of more than
-/// `longest` bytes is cut.
-inline std::string in_quotes(std::string_view name, std::size_t longest = 100) {
-  std::string text = "\"";
-  while (!name.empty()) {
-    const CodePoint c = decode_utf8(name);
-    if (text.size() - 1 + c.length > longest) {
-      text += "...";
-      break;
-    }
-    if (c.length == 0 || c.value < 0x20 || c.value == 0x7F)
-      text += '?';
+/// A text from a file for a message or a terminal: control characters, which could move the cursor or hide a line, and
+/// invalid UTF-8 become '?'; a text of more than `longest` bytes is cut.
+inline std::string printable(std::string_view text, std::size_t longest = std::string::npos) {
+  std::string shown;
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8(text);
+    const std::size_t length = std::max<std::size_t>(c.length, 1);
+    if (length > longest - std::min(shown.size(), longest)) return shown += "...";
+    if (c.length == 0 || c.value < 0x20 || (c.value >= 0x7F && c.value < 0xA0))
+      shown += '?';
     else
-      text += name.substr(0, c.length);
-    name.remove_prefix(c.length == 0 ? 1 : c.length);
+      shown += text.substr(0, length);
+    text.remove_prefix(length);
   }
-  return text += '"';
+  return shown;
+}
+
+/// Quotes a name from a file for a message, printable and cut.
+inline std::string in_quotes(std::string_view name, std::size_t longest = 100) {
+  return '"' + printable(name, longest) + '"';
 }
 
 /// True if `name` matches `pattern`, in which each '*' matches any text, from left to right as little as possible. If

@@ -44,7 +44,7 @@ class InlineValue {
 ///     if (padded) mask = mask & Padding(lengths);
 ///
 /// It combines with `&`, `|` and `!` like every mask and gives the same bits as the mask it holds, at the same speed.
-/// Copies are cheap and share nothing that changes. A trivially copyable mask of up to 224 bytes, which includes every
+/// Copies are cheap and share nothing that changes. A trivially copyable mask of up to 320 bytes, which includes every
 /// mask of heed and most of their combinations, is stored inline: making, copying and binding it allocates nothing.
 /// Other masks (a lambda that owns a vector, an expression that contains an AnyMask) are stored on the heap once and
 /// shared by copies; binding allocates only if their type has a bind(). Lists that a mask borrows stay borrowed.
@@ -58,6 +58,7 @@ class AnyMask : public MaskBase {
   AnyMask(M&& mask)
       : functions_(&MaskRef::functions_of<std::remove_cvref_t<M>>()),
         bind_(&bind_held<std::remove_cvref_t<M>>),
+        sequences_(&sequences_of_held<std::remove_cvref_t<M>>),
         exact_(detail::is_exact(mask)),
         held_(std::forward<M>(mask)) {}
 
@@ -73,6 +74,7 @@ class AnyMask : public MaskBase {
   Index next(int b, int h, int q, Index k) const { return functions_->next(held(), b, h, q, 1, k); }
   bool exact() const { return exact_; }
   AnyMask bind(const AttentionShape& shape) const { return bind_(*this, shape); }
+  Sequences sequences(const AttentionShape& shape) const { return sequences_(held(), shape); }
   /// @}
 
   /// Refers to the mask held, for kernels, which then call it directly and not through this object.
@@ -86,12 +88,17 @@ class AnyMask : public MaskBase {
     else
       return any;
   }
+  template <class M>
+  static Sequences sequences_of_held(const void* held, const AttentionShape& shape) {
+    return detail::sequences_of(*static_cast<const M*>(held), shape);
+  }
   const void* held() const { return held_.get(); }
 
   const MaskRef::Functions* functions_;
   AnyMask (*bind_)(const AnyMask&, const AttentionShape&);
+  Sequences (*sequences_)(const void*, const AttentionShape&);
   bool exact_;
-  detail::InlineValue<224> held_;
+  detail::InlineValue<320> held_;
 };
 
 HEED_NAMESPACE_END

@@ -18,15 +18,23 @@ struct NoMask : MaskBase {
 };
 
 /// Maps queries to positions among the keys. Causal, Window and Strided need one when Lq != Lk.
+///
+/// Joined by & to a mask that keeps sequences apart, the alignment is that of each sequence: in
+/// DocumentMask(query_offsets, key_offsets) & Causal::bottom_right() the last query of a sequence sees all of its keys,
+/// as if the sequence were a call of its own. The same holds for the samples of Padding::queries_and_keys(). Padding of
+/// keys alone does not say which queries exist, and leaves the alignment as it is: from() serves for caches of several
+/// lengths.
 class Alignment {
  public:
-  /// Query q has position q. bind() throws if Lq != Lk, since top-left and bottom-right then differ.
+  /// Query q has position q. bind() throws if Lq != Lk, in the call or in a packed sequence, since top-left and
+  /// bottom-right then differ.
   Alignment() = default;
   /// Query q has position q: the first query is aligned with the first key.
   static Alignment top_left() { return Alignment(Kind::TopLeft); }
   /// Query q has position q + Lk - Lq: the last query is aligned with the last key, as with a key cache.
   static Alignment bottom_right() { return Alignment(Kind::BottomRight); }
-  /// Query q of sample b has position first[b] + q: for caches whose lengths differ between samples.
+  /// Query q of sample b has position first[b] + q: for caches whose lengths differ between samples. Packed sequences
+  /// do not change it.
   static Alignment from(IntSpan first) {
     Alignment a(Kind::From);
     a.first_ = first;
@@ -34,7 +42,15 @@ class Alignment {
   }
 
   /// The position of query q of sample b among the keys. Requires a bound alignment.
-  Index position(int b, int q) const { return Index{q} + (first_ ? Index{(*first_)[b]} : offset_); }
+  Index position(int b, int q) const {
+    if (kind_ == Kind::From) return Index{q} + first_[b];
+    if (!differs_) return Index{q} + offset_;
+    const Sequences::Place own = sequences_.of(b, q);
+    return own.key + (q - own.query) + (kind_ == Kind::BottomRight ? own.keys - own.queries : 0);
+  }
+
+  /// True if position(b, q) - q is the same for all queries of a sample.
+  bool shifts_alike() const { return !differs_; }
 
   /// Returns the alignment for calls of this shape. Throws ValueError if Lq != Lk and no alignment was chosen, or for a
   /// negative position; ShapeError unless from() has B positions. Messages name the mask or modifier `name`, and
@@ -42,25 +58,30 @@ class Alignment {
   Alignment bind(const AttentionShape& s, const char* name, const char* namer = nullptr) const {
     if (!namer) namer = name;
     Alignment bound = *this;
-    switch (kind_) {
-      case Kind::Square:
-        HEED_CHECK(s.Lq == s.Lk, ValueError, "heed::", name, ": Lq = ", s.Lq, " but Lk = ", s.Lk,
-                   "; choose an alignment: ", namer, "::top_left (query 0 at key 0), ", namer,
-                   "::bottom_right (last query at last key), or ", namer, "::from (first position of each sample)");
-        break;
-      case Kind::TopLeft:
-        break;
-      case Kind::BottomRight:
-        bound.offset_ = Index{s.Lk} - s.Lq;
-        break;
-      case Kind::From:
-        HEED_CHECK(first_->size() == s.B, ShapeError, "heed::", namer, "::from: ", first_->size(),
-                   " positions but B = ", s.B, "; give one for each sample");
-        for (int b = 0; b < s.B; ++b) {
-          HEED_CHECK((*first_)[b] >= 0, ValueError, "heed::", namer, "::from: position ", (*first_)[b], " of sample ",
-                     b, " is negative");
-        }
-        break;
+    if (kind_ == Kind::From) {
+      HEED_CHECK(first_.size() == s.B, ShapeError, "heed::", namer, "::from: ", first_.size(),
+                 " positions but B = ", s.B, "; give one for each sample");
+      for (int b = 0; b < s.B; ++b) {
+        HEED_CHECK(first_[b] >= 0, ValueError, "heed::", namer, "::from: position ", first_.text(b), " of sample ", b,
+                   " is negative");
+        HEED_CHECK(first_[b] <= std::numeric_limits<int>::max(), ValueError, "heed::", namer, "::from: position ",
+                   first_.text(b), " of sample ", b, " is more than 2147483647");
+      }
+      return bound;
+    }
+    const bool packed = s.sequences.is_packed();
+    HEED_CHECK(kind_ != Kind::Square || packed || s.Lq == s.Lk, ValueError, "heed::", name, ": Lq = ", s.Lq,
+               " but Lk = ", s.Lk, "; choose an alignment: ", choices(namer));
+    bound.offset_ = kind_ == Kind::BottomRight ? Index{s.Lk} - s.Lq : 0;
+    if (!packed && !(s.sequences.is_padded() && kind_ == Kind::BottomRight)) return bound;
+    bound.sequences_ = s.sequences;
+    for (int i = 0; i < s.sequences.size(); ++i) {
+      const Sequences::Place own = s.sequences[i];
+      HEED_CHECK(kind_ != Kind::Square || own.queries == own.keys, ValueError, "heed::", name, ": sequence ", i,
+                 " has ", own.queries, " queries but ", own.keys, " keys; choose an alignment: ", choices(namer));
+      // The position of the first query decides for the rest of the sequence.
+      const Index first = own.key - own.query + (kind_ == Kind::BottomRight ? own.keys - own.queries : 0);
+      bound.differs_ = bound.differs_ || (own.queries > 0 && first != bound.offset_);
     }
     return bound;
   }
@@ -68,10 +89,17 @@ class Alignment {
  private:
   enum class Kind { Square, TopLeft, BottomRight, From };
   explicit Alignment(Kind kind) : kind_(kind) {}
+  static std::string choices(const char* namer) {
+    return detail::concat(namer, "::top_left (query 0 at key 0), ", namer,
+                          "::bottom_right (last query at last key), or ", namer,
+                          "::from (first position of each sample)");
+  }
 
   Kind kind_ = Kind::Square;
+  bool differs_ = false;  // Sequences have different offsets.
   Index offset_ = 0;
-  std::optional<IntSpan> first_;
+  IntSpan first_;
+  Sequences sequences_;
 };
 
 /// A query sees the keys at its position and before it.
@@ -164,13 +192,19 @@ class Padding : public MaskBase {
     if (queries_) check(*queries_, s.B, s.Lq, "queries", "Lq");
     return *this;
   }
+  /// The samples, if the lengths of queries and keys are known. Throws as bind() does.
+  Sequences sequences(const AttentionShape& s) const {
+    if (!queries_) return {};
+    bind(s);
+    return Sequences::padded(*queries_, end_);
+  }
 
  private:
   static void check(IntSpan list, int B, int limit, const char* what, const char* letter) {
     HEED_CHECK(list.size() == B, ShapeError, "heed::Padding: ", list.size(), " entries for ", what, " but B = ", B,
                "; give one for each sample");
     for (int b = 0; b < B; ++b) {
-      HEED_CHECK(list[b] >= 0 && list[b] <= limit, ValueError, "heed::Padding: entry ", list[b], " for ", what,
+      HEED_CHECK(list[b] >= 0 && list[b] <= limit, ValueError, "heed::Padding: entry ", list.text(b), " for ", what,
                  " of sample ", b, " must be between 0 and ", letter, " = ", limit);
     }
   }
@@ -181,7 +215,9 @@ class Padding : public MaskBase {
 
 /// Separates sequences that are concatenated without padding: positions offsets[i], ..., offsets[i + 1] - 1 are
 /// sequence i, and each sequence attends to itself only. The offsets start at 0, never decrease, and end at the length.
-/// DocumentMask(offsets) & Causal{} is causal within each sequence. The lists are borrowed.
+/// DocumentMask(offsets) & Causal{} is causal within each sequence: what a mask or a modifier makes of positions, it
+/// makes of the positions in the sequence, see Alignment. A matrix, a function and a list of GlobalTokens keep the
+/// positions of the call. The lists are borrowed.
 class DocumentMask : public MaskBase {
  public:
   /// For self-attention.
@@ -191,7 +227,7 @@ class DocumentMask : public MaskBase {
 
   /// The visible keys.
   KeyRange range(int, int, int q) const {
-    const int i = static_cast<int>(std::upper_bound(queries_.begin(), queries_.end(), q) - queries_.begin()) - 1;
+    const int i = queries_.upper_bound(q) - 1;
     return {keys_[i], keys_[i + 1]};
   }
   /// Throws ShapeError unless both lists have the same size, ValueError unless they partition Lq queries and Lk keys.
@@ -202,15 +238,22 @@ class DocumentMask : public MaskBase {
     check(keys_, s.Lk, "key", "Lk");
     return *this;
   }
+  /// The sequences. Throws as bind() does.
+  Sequences sequences(const AttentionShape& s) const {
+    bind(s);
+    return Sequences::packed(queries_, keys_);
+  }
 
  private:
   static void check(IntSpan offsets, int length, const char* what, const char* letter) {
-    HEED_CHECK(offsets.size() >= 1 && offsets[0] == 0 && offsets[offsets.size() - 1] == length, ValueError,
-               "heed::DocumentMask: ", what, " offsets must start at 0 and end at ", letter, " = ", length,
-               "; there are ", offsets.size(), offsets.size() ? ", the last is " : "",
-               offsets.size() ? offsets[offsets.size() - 1] : 0);
-    HEED_CHECK(std::is_sorted(offsets.begin(), offsets.end()), ValueError, "heed::DocumentMask: ", what,
-               " offsets must not decrease");
+    const int n = offsets.size();
+    HEED_CHECK(n >= 1 && offsets[0] == 0 && offsets[n - 1] == length, ValueError, "heed::DocumentMask: ", what,
+               " offsets must start at 0 and end at ", letter, " = ", length, "; there are ", n,
+               n ? ", the last is " : "", n ? offsets.text(n - 1) : "");
+    for (int i = 1; i < n; ++i) {
+      HEED_CHECK(offsets[i] >= offsets[i - 1], ValueError, "heed::DocumentMask: ", what,
+                 " offsets must not decrease, but offset ", i, " is ", offsets.text(i), " after ", offsets.text(i - 1));
+    }
   }
   IntSpan queries_, keys_;
 };

@@ -14,8 +14,10 @@
 ///     Index next(int b, int h, int q, Index k) const;               // a key >= k; none from k up to it is visible
 ///     bool exact() const;                                           // all keys of the ranges are visible
 ///     auto bind(const AttentionShape&) const;                       // the mask to use for a call, or an exception
+///     Sequences sequences(const AttentionShape&) const;             // the sequences that the mask keeps apart
 ///
 /// word() and next() make masks faster. exact() is for masks like AnyMask that have visible() but may not need it.
+/// sequences() is for masks like DocumentMask: positions of the masks that `&` joins to it count within each sequence.
 ///
 /// `a & b` intersects, `a | b` unites, `!a` complements (g++ -Wall asks for parentheses: `(!a) & b`), and heed::mask(f)
 /// makes a mask from a function.
@@ -23,16 +25,56 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
-#include <iterator>
 #include <limits>
-#include <ranges>
 #include <string>
 #include <type_traits>
 #include <utility>
 
-#include <heed/core/error.hpp>
+#include <heed/core/integers.hpp>
 
 HEED_NAMESPACE_BEGIN
+
+/// The sequences of a call, where they are not its samples.
+class Sequences {
+ public:
+  /// The place of one sequence: its first query and key, and the numbers of its queries and keys.
+  struct Place {
+    Index query = 0;    ///< the first query
+    Index key = 0;      ///< the first key
+    Index queries = 0;  ///< the number of queries
+    Index keys = 0;     ///< the number of keys
+  };
+
+  /// Each sample is one sequence.
+  Sequences() = default;
+  /// Sequence i of every sample is queries offsets[i], ..., offsets[i + 1] - 1, and its keys likewise.
+  static Sequences packed(IntSpan query_offsets, IntSpan key_offsets) {
+    return Sequences(Kind::Packed, query_offsets, key_offsets);
+  }
+  /// Sample b has queries[b] queries and keys[b] keys; padding follows.
+  static Sequences padded(IntSpan queries, IntSpan keys) { return Sequences(Kind::Padded, queries, keys); }
+
+  /// True if samples hold several sequences.
+  bool is_packed() const { return kind_ == Kind::Packed; }
+  /// True if each sample is one sequence with its lengths.
+  bool is_padded() const { return kind_ == Kind::Padded; }
+  /// The number of packed sequences, or of samples.
+  int size() const { return is_packed() ? queries_.size() - 1 : queries_.size(); }
+  /// Sequence i.
+  Place operator[](int i) const {
+    if (!is_packed()) return {0, 0, queries_[i], keys_[i]};
+    return {queries_[i], keys_[i], queries_[i + 1] - queries_[i], keys_[i + 1] - keys_[i]};
+  }
+  /// The sequence of query q of sample b.
+  Place of(int b, int q) const { return (*this)[is_packed() ? queries_.upper_bound(q) - 1 : b]; }
+
+ private:
+  enum class Kind { Whole, Packed, Padded };
+  Sequences(Kind kind, IntSpan queries, IntSpan keys) : kind_(kind), queries_(queries), keys_(keys) {}
+
+  Kind kind_ = Kind::Whole;
+  IntSpan queries_, keys_;
+};
 
 /// The extents of one attention call: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv).
 struct AttentionShape {
@@ -43,6 +85,8 @@ struct AttentionShape {
   int Lk = 0;  ///< keys
   int Dk = 1;  ///< width of a query or key head
   int Dv = 1;  ///< width of a value head
+  /// The sequences that the mask of the call keeps apart; their lists are borrowed.
+  Sequences sequences = {};
 };
 
 /// Keys [begin, end). May extend beyond the existing keys; empty if end <= begin.
@@ -78,6 +122,26 @@ constexpr bool is_visible(const M& m, int b, int h, int q, int k) {
   else
     return m.visible(b, h, q, k);
 }
+
+namespace detail {
+
+/// The sequences that a mask keeps apart in a call of this shape. Throws as the bind() of the mask does.
+template <Mask M>
+Sequences sequences_of(const M& m, [[maybe_unused]] const AttentionShape& shape) {
+  if constexpr (requires { m.sequences(shape); })
+    return m.sequences(shape);
+  else
+    return {};
+}
+/// The shape for the masks and modifiers of a call with this mask.
+template <Mask M>
+AttentionShape with_sequences(const M& m, AttentionShape shape) {
+  const Sequences own = sequences_of(m, shape);
+  if (own.is_packed() || own.is_padded()) shape.sequences = own;
+  return shape;
+}
+
+}  // namespace detail
 
 /// The mask to use for a call of this shape. Throws as the bind() of the mask does.
 template <Mask M>
@@ -184,7 +248,12 @@ struct And : MaskBase {
   Index next(int sample, int h, int q, Index k) const {
     return std::max(detail::next_candidate(a, sample, h, q, k), detail::next_candidate(b, sample, h, q, k));
   }
-  auto bind(const AttentionShape& shape) const {
+  Sequences sequences(const AttentionShape& shape) const {
+    const Sequences x = detail::sequences_of(a, shape), y = detail::sequences_of(b, shape);
+    return x.is_packed() || (x.is_padded() && !y.is_packed()) ? x : y;
+  }
+  auto bind(const AttentionShape& whole) const {
+    const AttentionShape shape = detail::with_sequences(*this, whole);
     using BoundA = decltype(heed::bind(a, shape));
     using BoundB = decltype(heed::bind(b, shape));
     return And<BoundA, BoundB>(heed::bind(a, shape), heed::bind(b, shape));
@@ -288,41 +357,6 @@ requires(std::is_invocable_r_v<bool, const F&, int, int, int, int> || std::is_in
 FunctionMask<F> mask(F f) {
   return FunctionMask<F>(std::move(f));
 }
-
-namespace detail {
-
-/// Contiguous ints: std::vector, std::array, std::span, int[n], or an Eigen vector that owns its memory (a block may be
-/// strided).
-template <class C>
-concept ContiguousInts = requires(const C& c) {
-  { std::data(c) } -> std::convertible_to<const int*>;
-  std::size(c);
-} && (std::ranges::contiguous_range<C> || std::derived_from<C, Eigen::PlainObjectBase<C>>);
-
-}  // namespace detail
-
-/// A borrowed list of int. Owning temporaries and braced lists do not compile, since a mask would outlive them.
-class IntSpan {
- public:
-  /// Refers to a std::vector, std::array, std::span, int[n] or Eigen vector, which must outlive it.
-  template <class C>
-  requires(detail::ContiguousInts<std::remove_cvref_t<C>> &&
-           (std::is_lvalue_reference_v<C> || std::ranges::enable_borrowed_range<std::remove_cvref_t<C>>))
-  IntSpan(C&& c) : data_(std::data(c)), size_(static_cast<int>(std::size(c))) {}
-
-  /// The number of elements.
-  int size() const { return size_; }
-  /// Element i; unchecked.
-  int operator[](int i) const { return data_[i]; }
-  /// The first element.
-  const int* begin() const { return data_; }
-  /// One past the last element.
-  const int* end() const { return data_ + size_; }
-
- private:
-  const int* data_;
-  int size_;
-};
 
 /// The key ranges of several queries, combined.
 struct RangeSummary {

@@ -131,7 +131,7 @@ class AttentionLayer : public Layer<Derived> {
 namespace detail {
 
 inline void check_attention_options(std::string_view name, const std::optional<double>& scale, double dropout) {
-  HEED_CHECK(!scale || std::isfinite(*scale), ValueError, name, ": scale = ", scale.value_or(0), " must be finite");
+  HEED_CHECK(!scale || detail::is_finite(*scale), ValueError, name, ": scale = ", scale.value_or(0), " must be finite");
   HEED_CHECK(dropout >= 0 && dropout <= 1, ValueError, name, ": dropout = ", dropout,
              " must be a probability between 0 and 1");
 }

@@ -5,37 +5,36 @@
 /// @file
 /// Embedding: one row of a table for each id.
 
-#include <span>
-
+#include <heed/core/integers.hpp>
 #include <heed/nn/module.hpp>
 #include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// An Eigen vector of int, or an expression of that kind.
+/// An Eigen vector of integers, or an expression of that kind.
 template <class A>
-concept EigenIntVector = EigenDense<A> && A::IsVectorAtCompileTime != 0 && std::is_same_v<typename A::Scalar, int>;
+concept EigenIntVector = EigenDense<A> && A::IsVectorAtCompileTime != 0 && Integer<typename A::Scalar>;
 
 /// Options of Embedding.
 struct EmbeddingOptions {
-  Index vocab_size = 0;          ///< V, the number of ids
-  Index embed_dim = 0;           ///< E
-  double scale = 1;              ///< y = scale · weight[id]; Vaswani et al. (2017) take √E
-  std::optional<int> padding{};  ///< the id whose row initialize() leaves zero and gets no gradient
+  Index vocab_size = 0;            ///< V, the number of ids
+  Index embed_dim = 0;             ///< E
+  double scale = 1;                ///< y = scale · weight[id]; Vaswani et al. (2017) take √E
+  std::optional<Index> padding{};  ///< the id whose row initialize() leaves zero and gets no gradient
 };
 
-/// y[b, l] = scale · weight[ids[b, l]]; ids (B, L), weight (V, E), y (B, L, E). Load weights or call initialize()
-/// before the first use.
+/// y[b, l] = scale · weight[ids[b, l]]; ids (B, L) of any integer type, weight (V, E), y (B, L, E). Load weights or
+/// call initialize() before the first use.
 ///
 ///   Eigen::MatrixXf x = embedding(std::vector{101, 7592, 102});   // (L, E)
-///   heed::Tensor<float, 3> x = embedding(ids);                    // ids a Tensor<int, 2> (B, L)
+///   heed::Tensor<float, 3> x = embedding(ids);                    // ids a Tensor<std::int64_t, 2> (B, L)
 template <class T>
 class Embedding : public Module<Embedding<T>> {
  public:
   using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;  ///< plain Eigen results
   /// Memory of a forward that backward() needs: its ids, borrowed.
   struct Cache {
-    TensorView<const int, 2> ids{};
+    IntView ids{};
   };
 
   /// Throws ShapeError for a vocabulary or width below 1, ValueError for a padding id outside the vocabulary.
@@ -62,44 +61,35 @@ class Embedding : public Module<Embedding<T>> {
     if (options_.padding) std::fill_n(weight.mutable_matrix()[*options_.padding].data(), options_.embed_dim, T(0));
   }
 
-  /// ids of one sequence (a vector, array, span or Eigen vector of int) give (L, E).
-  Matrix operator()(std::span<const int> ids, Context& context) const {
-    const Index length = static_cast<Index>(ids.size());
-    Matrix y(length, options_.embed_dim);
-    forward(TensorView<const int, 2>(ids.data(), {1, length}), view_of(y).unsqueeze(), context);
-    return y;
-  }
-  /// @overload
-  Matrix operator()(std::span<const int> ids) const {
-    Context context;
-    return (*this)(ids, context);
+  /// ids of one sequence (a vector, array, span or Eigen vector of integers) give (L, E).
+  template <class Ids>
+  requires(std::is_constructible_v<IntSpan, const Ids&> && !AnyTensor<Ids>)
+  Matrix operator()(const Ids& ids, Context& context) const {
+    return of_list(ids, context);
   }
   /// @overload
   template <EigenIntVector Ids>
+  requires(!EigenDirect<Ids>)
   Matrix operator()(const Ids& ids, Context& context) const {
     const Workspace::Frame frame(context.workspace());
-    const auto view = detail::read_as<2>(ids, context.workspace());
-    Matrix y(ids.size(), options_.embed_dim);
-    forward(Ids::ColsAtCompileTime == 1 ? view.transpose(0, 1) : view, view_of(y).unsqueeze(), context);
-    return y;
+    const IntView view(detail::read_as<2>(ids, context.workspace()));
+    return of_list(Ids::ColsAtCompileTime == 1 ? view.transpose() : view, context);
   }
-  /// @overload
-  template <EigenIntVector Ids>
-  Matrix operator()(const Ids& ids) const {
-    Context context;
-    return (*this)(ids, context);
-  }
-  /// ids (B, L) give (B, L, E); ids (L) give (L, E).
-  template <AnyTensor Ids>
+  /// ids (B, L), a tensor, a view or an Eigen matrix, give (B, L, E); a tensor (L) gives (L, E).
+  template <class Ids>
+  requires(std::is_constructible_v<IntView, const Ids&> &&
+           (AnyTensor<Ids> || !std::is_constructible_v<IntSpan, const Ids&>))
   auto operator()(const Ids& ids, Context& context) const {
-    const auto view = detail::read_as<2>(ids, context.workspace());
-    const Extents<3> extents{view.extent(0), view.extent(1), options_.embed_dim};
-    auto y = detail::make_result<Tensor<T, rank_of_v<Ids> + 1>, T, 3>(extents);
-    forward(view, detail::write_as<3>(y), context);
+    const IntView view(ids);
+    constexpr bool is_list = std::is_constructible_v<IntSpan, const Ids&>;
+    auto y = detail::make_result<Tensor<T, is_list ? 2 : 3>, T, 3>(
+        Extents<3>{view.extent(0), view.extent(1), options_.embed_dim});
+    run(view, detail::write_as<3>(y), context);
     return y;
   }
-  /// @overload
-  template <AnyTensor Ids>
+  /// The same with a context of its own.
+  template <class Ids>
+  requires(std::is_constructible_v<IntView, const Ids&> || EigenIntVector<Ids>)
   auto operator()(const Ids& ids) const {
     Context context;
     return (*this)(ids, context);
@@ -107,14 +97,16 @@ class Embedding : public Module<Embedding<T>> {
 
   /// ids (B, L) and y (B, L, E), or (L) and (L, E), of any strides. Throws ShapeError when y does not fit, ValueError
   /// for an id outside [0, V).
-  template <AnyTensor Ids, TensorLike Y>
+  template <class Ids, TensorLike Y>
+  requires std::is_constructible_v<IntView, const Ids&>
   void forward(const Ids& ids, Y&& y, Context& context) const {
-    run(detail::read_as<2>(ids, context.workspace()), detail::write_as<3>(y), context);
+    run(IntView(ids), detail::write_as<3>(y), context);
   }
   /// forward() that a backward() can follow; ids must live, unchanged, until then.
-  template <AnyTensor Ids, TensorLike Y>
-  void forward(const Ids& ids, Y&& y, Cache& cache, Context& context) const {
-    cache.ids = detail::read_as<2>(ids, context.workspace());
+  template <class Ids, TensorLike Y>
+  requires std::is_constructible_v<IntView, Ids>
+  void forward(Ids&& ids, Y&& y, Cache& cache, Context& context) const {
+    cache.ids = IntView(std::forward<Ids>(ids));
     run(cache.ids, detail::write_as<3>(y), context);
   }
   /// weight.grad[ids[b, l]] += scale · dy[b, l], except for the padding id; ids have no gradient. Throws ShapeError
@@ -126,24 +118,29 @@ class Embedding : public Module<Embedding<T>> {
     const Extents<3> expected{cache.ids.extent(0), cache.ids.extent(1), options_.embed_dim};
     HEED_CHECK(errors.extents() == expected, ShapeError, name(), ": dy ", errors.extents(), " does not fit the y ",
                expected, " of the forward with this cache");
-    const int padding = options_.padding.value_or(-1);
+    const Index padding = options_.padding.value_or(-1);
     detail::scatter_add<T>(errors, static_cast<accumulate_t<T>>(options_.scale), weight.grad_matrix(), context,
                            [&](Index b, Index l) {
-                             const int id = cache.ids(b, l);
-                             return id == padding ? Index{-1} : Index{id};
+                             const Index id = cache.ids(b, l);
+                             return id == padding ? Index{-1} : id;
                            });
   }
 
  private:
-  void run(const TensorView<const int, 2>& ids, const TensorView<T, 3>& y, Context& context) const {
+  Matrix of_list(const IntView& ids, Context& context) const {
+    Matrix y(ids.size(), options_.embed_dim);
+    run(ids, view_of(y).unsqueeze(), context);
+    return y;
+  }
+  void run(const IntView& ids, const TensorView<T, 3>& y, Context& context) const {
     using A = accumulate_t<T>;
     const Extents<3> expected{ids.extent(0), ids.extent(1), options_.embed_dim};
     HEED_CHECK(y.extents() == expected, ShapeError, name(), ": y ", y.extents(), " does not fit ids ", ids.extents(),
                "; make it ", expected);
     for (Index b = 0; b < ids.extent(0); ++b) {
       for (Index l = 0; l < ids.extent(1); ++l) {
-        const int id = ids(b, l);
-        HEED_CHECK(id >= 0 && id < options_.vocab_size, ValueError, name(), ": id ", id, " at position ", l,
+        const Index id = ids(b, l);
+        HEED_CHECK(id >= 0 && id < options_.vocab_size, ValueError, name(), ": id ", ids.text(b, l), " at position ", l,
                    " of sample ", b, " is outside the vocabulary of V = ", options_.vocab_size, " ids");
       }
     }

@@ -177,7 +177,7 @@ class Norm : public Layer<Norm<T>> {
   explicit Norm(const NormOptions& options) : options_(options) {
     HEED_CHECK(options.embed_dim >= 1, ShapeError, name(), ": embed_dim = ", options.embed_dim,
                " but at least 1 is needed");
-    HEED_CHECK(options.eps >= 0 && std::isfinite(options.eps), ValueError, name(), ": eps = ", options.eps,
+    HEED_CHECK(options.eps >= 0 && detail::is_finite(options.eps), ValueError, name(), ": eps = ", options.eps,
                " must be a finite number >= 0");
     if (!options.affine) return;
     weight = Parameter<T>(options.embed_dim);

@@ -43,24 +43,29 @@ class Parameter {
   /// The number of elements.
   Index size() const { return extents_[0] * extents_[1]; }
 
-  /// All numbers in row-major order. Throws ValueError after release(), and for a matrix that was never set.
-  TensorView<const T, 1> value() const {
+  /// All numbers in row-major order; the view ends with the parameter, and a temporary one has none. Throws ValueError
+  /// after release(), and for a matrix that was never set.
+  TensorView<const T, 1> value() const& {
     require_value();
     HEED_CHECK(is_set_, ValueError, "heed::Parameter: a weight of shape ", extents_,
                " is read before it was set; call initialize(random), load_parameters(), or write mutable_value()");
     return {value_.data(), {size()}};
   }
   /// The same as a matrix (rows, columns); a vector is (n, 1).
-  TensorView<const T, 2> matrix() const { return {value().data(), extents_}; }
+  TensorView<const T, 2> matrix() const& { return {value().data(), extents_}; }
   /// For writing. Packed copies that layers made of this value are dropped.
-  TensorView<T, 1> mutable_value() {
+  TensorView<T, 1> mutable_value() & {
     require_value();
     is_set_ = true;
     version_ = detail::next_version();
     return {value_.data(), {size()}};
   }
   /// The same as a matrix (rows, columns).
-  TensorView<T, 2> mutable_matrix() { return {mutable_value().data(), extents_}; }
+  TensorView<T, 2> mutable_matrix() & { return {mutable_value().data(), extents_}; }
+  void value() const&& = delete;
+  void matrix() const&& = delete;
+  void mutable_value() && = delete;
+  void mutable_matrix() && = delete;
 
   /// Changes with every mutable access and assignment, so that a layer knows whether its packed copy is still good.
   std::uint64_t version() const { return version_; }
@@ -70,14 +75,28 @@ class Parameter {
   /// True after release().
   bool released() const { return value_.size() != size(); }
 
-  /// The gradient, zero at first; the first call allocates it. Backwards add to it until zero_grad().
-  TensorView<T, 1> grad() { return {grad_.template view<2>(extents_).data(), {size()}}; }
+  /// The gradient, zero at first; the first call allocates it. Backwards add to it until zero_grad(). Taking it for
+  /// writing, as backwards do, counts as having one; writing to a view from before zero_grad() does not.
+  TensorView<T, 1> grad() & {
+    has_grad_ = exists() && size() > 0;
+    return {grad_.template view<2>(extents_).data(), {size()}};
+  }
+  /// For reading: empty unless has_grad().
+  TensorView<const T, 1> grad() const& {
+    return has_grad_ ? TensorView<const T, 1>(grad_.data(), {size()}) : kNotWanted;
+  }
   /// The same as a matrix (rows, columns).
-  TensorView<T, 2> grad_matrix() { return {grad().data(), extents_}; }
-  /// True once a backward, or grad(), has allocated the gradient.
-  bool has_grad() const { return exists() && grad_.size() == size() && size() > 0; }
-  /// Sets the gradient to zero, for the next backward to add to.
-  void zero_grad() { std::fill_n(grad_.data(), grad_.size(), T(0)); }
+  TensorView<T, 2> grad_matrix() & { return {grad().data(), extents_}; }
+  void grad() const&& = delete;
+  void grad_matrix() && = delete;
+  /// True once a backward, or grad(), has taken the gradient for writing since zero_grad(). Optimizers leave the other
+  /// parameters alone.
+  bool has_grad() const { return has_grad_; }
+  /// Sets the gradient to zero, for the next backward to add to. Until then there is none.
+  void zero_grad() {
+    std::fill_n(grad_.data(), grad_.size(), T(0));
+    has_grad_ = false;
+  }
 
  private:
   void require_value() const {
@@ -87,7 +106,7 @@ class Parameter {
 
   int rank_ = 0;
   Extents<2> extents_{0, 0};
-  bool is_set_ = false;
+  bool is_set_ = false, has_grad_ = false;
   detail::CopiedBuffer<T> value_, grad_;
   std::uint64_t version_ = detail::next_version();
 };

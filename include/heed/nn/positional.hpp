@@ -17,16 +17,11 @@ class Positions {
  public:
   Positions() = default;
   /// start + l: the sequence continues after `start` tokens.
-  explicit Positions(int start) : start_(start) {}
+  explicit Positions(Index start) : start_(start) {}
   /// first[b] + l: sequences after different numbers of tokens.
-  static Positions from(IntSpan first) { return {Kind::PerSample, {first.begin(), {first.size(), 1}}}; }
-  /// positions[l], the same in every sample.
-  static Positions at(IntSpan positions) {
-    return {Kind::PerToken, {positions.begin(), {1, positions.size()}, {0, 1}}};
-  }
-  /// positions(b, l), of shape (B, L).
-  static Positions at(TensorView<const int, 2> positions) { return {Kind::PerToken, positions}; }
-  static Positions at(Tensor<int, 2>&&) = delete;
+  static Positions from(IntSpan first) { return {Kind::PerSample, IntView::one_column(first)}; }
+  /// positions(b, l), integers of any type of shape (B, L); or positions[l], the same in every sample.
+  static Positions at(IntView positions) { return {Kind::PerToken, positions}; }
 
   /// The position of token l of sample b; unchecked.
   Index operator()(Index b, Index l) const {
@@ -51,15 +46,22 @@ class Positions {
                  ": positions ", list_.extents(), " but x has B = ", batch, " and L = ", length,
                  "; give one for each token");
     }
+    constexpr Index most = std::numeric_limits<int>::max();
+    for (Index b = 0; b < list_.extent(0); ++b) {
+      for (Index l = 0; l < list_.extent(1); ++l) {
+        HEED_CHECK(list_(b, l) <= most && list_(b, l) >= -most, ValueError, name, ": position ", list_.text(b, l),
+                   " (entry ", l, " of row ", b, ") is beyond ±2147483647");
+      }
+    }
   }
 
  private:
   enum class Kind { Start, PerSample, PerToken };
-  Positions(Kind kind, TensorView<const int, 2> list) : kind_(kind), list_(list) {}
+  Positions(Kind kind, IntView list) : kind_(kind), list_(list) {}
 
   Kind kind_ = Kind::Start;
   Index start_ = 0;
-  TensorView<const int, 2> list_;
+  IntView list_;
 };
 
 namespace detail {

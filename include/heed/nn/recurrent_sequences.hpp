@@ -7,8 +7,8 @@
 /// the longest first, so that the sequences that a step still reaches are the first rows of every state.
 
 #include <numeric>
-#include <span>
 
+#include <heed/core/integers.hpp>
 #include <heed/nn/rows.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -41,11 +41,11 @@ struct RNNOptions {
 /// layer · directions + direction, as in PyTorch.
 template <class T>
 struct RecurrentArguments {
-  std::span<const int> lengths{};  ///< (B), the length of each sequence; by default all of x
-  TensorView<const T, 3> h_0{};    ///< (S, B, hidden), the state before; without data it is 0
-  TensorView<const T, 3> c_0{};    ///< the same of an LSTM's cells
-  TensorView<T, 3> h_n{};          ///< (S, B, hidden), receives the state at the end of each sequence; it may be h_0
-  TensorView<T, 3> c_n{};          ///< the same of an LSTM's cells; it may be c_0
+  IntSpan lengths{};             ///< (B), the length of each sequence, integers of any type; by default all of x
+  TensorView<const T, 3> h_0{};  ///< (S, B, hidden), the state before; without data it is 0
+  TensorView<const T, 3> c_0{};  ///< the same of an LSTM's cells
+  TensorView<T, 3> h_n{};        ///< (S, B, hidden), receives the state at the end of each sequence; it may be h_0
+  TensorView<T, 3> c_n{};        ///< the same of an LSTM's cells; it may be c_0
 };
 
 /// The gradients of the states, (S, B, hidden) each.
@@ -100,11 +100,11 @@ void check_forward(const RecurrentBoundary& layer, const TensorView<const T, 3>&
                    const TensorView<T, 3>& y) {
   const Index B = x.extent(0), L = x.extent(1);
   if (!a.lengths.empty()) {
-    HEED_CHECK(static_cast<Index>(a.lengths.size()) == B, ShapeError, layer.name, ": ", a.lengths.size(),
-               " lengths were given for the ", B, " sequences of x ", x.extents(), "; give one for each");
-    for (std::size_t b = 0; b < a.lengths.size(); ++b) {
-      HEED_CHECK(a.lengths[b] >= 0 && a.lengths[b] <= L, ValueError, layer.name, ": lengths[", b, "] = ", a.lengths[b],
-                 " must be between 0 and L = ", L, " of x ", x.extents());
+    HEED_CHECK(a.lengths.size() == B, ShapeError, layer.name, ": ", a.lengths.size(), " lengths were given for the ", B,
+               " sequences of x ", x.extents(), "; give one for each");
+    for (int b = 0; b < a.lengths.size(); ++b) {
+      HEED_CHECK(a.lengths[b] >= 0 && a.lengths[b] <= L, ValueError, layer.name, ": lengths[", b,
+                 "] = ", a.lengths.text(b), " must be between 0 and L = ", L, " of x ", x.extents());
     }
   }
   const RecurrentArgument<T> arguments[] = {{"y", y, true},
@@ -150,11 +150,9 @@ class PackedSequences {
 
   PackedSequences() = default;
   /// Borrows the memory. `lengths` holds B lengths of at most `length`, or nothing: then all are `length`.
-  PackedSequences(std::span<const int> lengths, Index batch, Index length, Index* memory)
+  PackedSequences(const IntSpan& lengths, Index batch, Index length, Index* memory)
       : batch_(batch), samples_(memory), first_(memory + batch) {
-    const auto length_of = [&](Index b) {
-      return lengths.empty() ? length : Index{lengths[static_cast<std::size_t>(b)]};
-    };
+    const auto length_of = [&](Index b) { return lengths.empty() ? length : lengths[b]; };
     std::iota(samples_, samples_ + batch, Index{0});
     std::sort(samples_, samples_ + batch,
               [&](Index a, Index b) { return length_of(a) != length_of(b) ? length_of(a) > length_of(b) : a < b; });

@@ -65,7 +65,7 @@ HEED_ALWAYS_INLINE void store_lanes(Vec<accumulate_t<T>> value, T* to, Index n) 
   }
   A lanes[Vec<A>::size];
   value.store(lanes);
-  for (Index i = 0; i < std::min<Index>(n, Vec<A>::size); ++i) to[i] = static_cast<T>(lanes[i]);
+  for (Index i = 0; i < std::min<Index>(n, Vec<A>::size); ++i) to[i] = stored_as<T>(lanes[i]);
 }
 
 /// to = from, whatever the strides, walking along the smaller stride of the side that is not dense.

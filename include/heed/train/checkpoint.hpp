@@ -28,6 +28,9 @@ struct Training {
   }
 };
 
+/// The metadata of a parameter that had no gradient in some steps.
+inline std::string skipped_key(std::string_view parameter) { return join("training.skipped", parameter); }
+
 /// A number in the metadata. Throws FormatError if it is missing or not a number.
 inline std::uint64_t training_number(const SafeTensors& file, std::string_view key) {
   const auto entry = file.metadata().find(key);
@@ -52,6 +55,10 @@ template <class Model, class Optimizer>
 void save_checkpoint(const std::string& path, const Model& model, const Optimizer& optimizer, Context& context,
                      Metadata metadata = {}) {
   metadata["training.steps"] = std::to_string(optimizer.steps());
+  for (Index i = 0; i < optimizer.parameters().size(); ++i) {
+    const Index skipped = optimizer.skipped_steps(i);
+    if (skipped > 0) metadata[detail::skipped_key(optimizer.parameters()[i].name)] = std::to_string(skipped);
+  }
   metadata["training.seed"] = std::to_string(context.seed);
   metadata["training.stream"] = std::to_string(detail::next_stream_of(context));
   save_parameters(detail::Training<const Model, const Optimizer>{model, optimizer}, path, metadata);
@@ -68,9 +75,18 @@ Index load_checkpoint(const SafeTensors& file, Model& model, Optimizer& optimize
   const std::uint64_t stream = detail::training_number(file, "training.stream");
   HEED_CHECK(steps <= std::uint64_t{1} << 62, FormatError, "heed::load_checkpoint: file ", file.file(), " has ", steps,
              " steps, more than can be counted");
+  std::vector<Index> skipped;
+  for (const auto& entry : optimizer.parameters()) {
+    const std::string key = detail::skipped_key(entry.name);
+    const std::uint64_t count = file.metadata().contains(key) ? detail::training_number(file, key) : 0;
+    HEED_CHECK(count <= steps, FormatError, "heed::load_checkpoint: file ", file.file(), ", metadata ",
+               detail::in_quotes(key), ": ", count, " is more than the ", steps, " steps");
+    skipped.push_back(static_cast<Index>(count));
+  }
   detail::Training<Model, Optimizer> training{model, optimizer};
   load_parameters(training, file);
   optimizer.set_steps(static_cast<Index>(steps));
+  for (std::size_t i = 0; i < skipped.size(); ++i) optimizer.set_skipped_steps(static_cast<Index>(i), skipped[i]);
   context.seed = seed;
   context.restart_streams(stream);
   return optimizer.steps();

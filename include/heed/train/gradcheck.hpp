@@ -113,7 +113,7 @@ GradcheckReport gradcheck(Loss&& loss, const std::vector<GradcheckTensor>& tenso
       }
       ++report.checked;
       report.passed = report.passed && error <= allowed;
-      const double size_of_error = std::isnan(error) ? std::numeric_limits<double>::infinity() : error / allowed;
+      const double size_of_error = detail::is_nan(error) ? std::numeric_limits<double>::infinity() : error / allowed;
       if (size_of_error <= worst) continue;
       worst = size_of_error;
       report.worst_tensor = tensor.name;

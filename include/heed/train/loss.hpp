@@ -5,8 +5,7 @@
 /// @file
 /// Loss functions with gradients: cross entropy and mean squared error.
 
-#include <span>
-
+#include <heed/core/integers.hpp>
 #include <heed/core/simd.hpp>
 #include <heed/core/vec_math.hpp>
 #include <heed/nn/layer.hpp>
@@ -16,7 +15,7 @@ HEED_NAMESPACE_BEGIN
 
 /// Options of cross_entropy().
 struct CrossEntropyOptions {
-  int ignore_index = -100;     ///< target of positions to skip
+  Index ignore_index = -100;   ///< target of positions to skip
   double label_smoothing = 0;  ///< ε: the share of the target distribution that is spread over all classes
   /// Divisor of the sum over positions; by default the number of positions that are not skipped. When gradients of
   /// parts of a batch accumulate, give each part the number of the whole batch, see count_targets().
@@ -31,27 +30,23 @@ struct Loss {
 
 namespace detail {
 
-/// Views targets as (B, L): a tensor or view of int, or a list for logits (L, V).
+/// Targets as (B, L): a tensor or view of integers, or a list for logits (L, V).
 template <class Targets>
-TensorView<const int, 2> read_targets(const Targets& targets) {
-  if constexpr (AnyTensor<Targets>) {
-    static_assert(std::is_same_v<scalar_of_t<Targets>, int>, "heed::cross_entropy: the targets must be int");
-    return with_rank<2>(TensorView<const int, rank_of_v<Targets>>(view_of(targets)));
-  } else {
-    const std::span<const int> list(targets);
-    return {list.data(), {1, static_cast<Index>(list.size())}};
-  }
+IntView read_targets(const Targets& targets) {
+  static_assert(std::is_constructible_v<IntView, const Targets&>,
+                "heed::cross_entropy: the targets are integers: a tensor or view (B, L), or a list of L");
+  return IntView(targets);
 }
 
-inline Index check_targets(const TensorView<const int, 2>& targets, Index classes, int ignore_index) {
+inline Index check_targets(const IntView& targets, Index classes, Index ignore_index) {
   Index counted = 0;
   for (Index b = 0; b < targets.extent(0); ++b) {
     for (Index l = 0; l < targets.extent(1); ++l) {
-      const int target = targets(b, l);
+      const Index target = targets(b, l);
       if (target == ignore_index) continue;
-      HEED_CHECK(target >= 0 && target < classes, ValueError, "heed::cross_entropy: target ", target, " at position ",
-                 l, " of sample ", b, " is not one of the V = ", classes, " classes; use ignore_index = ", ignore_index,
-                 " as the target of positions to skip");
+      HEED_CHECK(target >= 0 && target < classes, ValueError, "heed::cross_entropy: target ", targets.text(b, l),
+                 " at position ", l, " of sample ", b, " is not one of the V = ", classes,
+                 " classes; use ignore_index = ", ignore_index, " as the target of positions to skip");
       ++counted;
     }
   }
@@ -61,7 +56,7 @@ inline Index check_targets(const TensorView<const int, 2>& targets, Index classe
 /// Returns log Σ exp(x) - (1 - ε)·x[target] - ε·mean(x) of one row and, unless dx is null, writes its gradient times
 /// `factor`, softmax(x) - (1 - ε)·[target] - ε/V. dx may be x.
 template <class T>
-double cross_entropy_row(const T* x, Index classes, int target, double smoothing, T factor, T* dx) {
+double cross_entropy_row(const T* x, Index classes, Index target, double smoothing, T factor, T* dx) {
   using V = Vec<T>;
   const T at_target = x[target];
   V largest = -infinity<T>();
@@ -90,8 +85,8 @@ double cross_entropy_row(const T* x, Index classes, int target, double smoothing
 }
 
 template <class T>
-Loss cross_entropy(const TensorView<const T, 3>& logits, const TensorView<const int, 2>& targets,
-                   const TensorView<T, 3>& dlogits, const CrossEntropyOptions& options, Context& context) {
+Loss cross_entropy(const TensorView<const T, 3>& logits, const IntView& targets, const TensorView<T, 3>& dlogits,
+                   const CrossEntropyOptions& options, Context& context) {
   constexpr const char* name = "heed::cross_entropy: ";
   const Index classes = logits.extent(2), length = logits.extent(1), rows = logits.extent(0) * length;
   const double smoothing = options.label_smoothing;
@@ -114,7 +109,7 @@ Loss cross_entropy(const TensorView<const T, 3>& logits, const TensorView<const 
   double* row_losses = context.workspace().template take<double>(rows);
   const auto blocks = RowBlocks::of(rows, classes);
   backward_rows<T>(blocks, logits, {}, dlogits, context, [&](Index, Index r, const T* x, const T*, T* dx) {
-    const int target = targets(r / length, r % length);
+    const Index target = targets(r / length, r % length);
     row_losses[r] = 0;
     if (target != options.ignore_index) {
       row_losses[r] = cross_entropy_row(x, classes, target, smoothing, static_cast<T>(1 / normalizer), dx);
@@ -164,8 +159,8 @@ double mse(const TensorView<const T, 3>& y, const TensorView<const T, 3>& target
 
 /// The number of targets other than `ignore_index`.
 template <class Targets>
-Index count_targets(const Targets& targets, int ignore_index = CrossEntropyOptions{}.ignore_index) {
-  const TensorView<const int, 2> view = detail::read_targets(targets);
+Index count_targets(const Targets& targets, Index ignore_index = CrossEntropyOptions{}.ignore_index) {
+  const IntView view = detail::read_targets(targets);
   Index counted = 0;
   for (Index b = 0; b < view.extent(0); ++b) {
     for (Index l = 0; l < view.extent(1); ++l) counted += view(b, l) != ignore_index;
@@ -177,8 +172,8 @@ Index count_targets(const Targets& targets, int ignore_index = CrossEntropyOptio
 /// smoothing log Σ exp(logits) - (1 - ε)·logits[target] - ε·mean(logits). Szegedy et al.: "Rethinking the inception
 /// architecture", 2016; equals PyTorch's cross_entropy. Positions whose target is ignore_index do not count.
 ///
-/// logits, dlogits (B, L, V) of float or double with int targets (B, L); or (L, V) with a list of L targets. dlogits
-/// may be the logits. The sum over positions has the same bits for any number of threads.
+/// logits, dlogits (B, L, V) of float or double with targets (B, L) of any integer type; or (L, V) with a list of L
+/// targets. dlogits may be the logits. The sum over positions has the same bits for any number of threads.
 ///
 /// Throws ShapeError if the shapes do not match; ValueError for a target outside [0, V), with its position, for options
 /// out of range, and if dlogits partly overlaps logits.

@@ -84,7 +84,7 @@ class TrainingTimer {
 ///     heed::require_finite(loss.value, before, context, forward);
 template <class Forward>
 void require_finite(double loss, const ActivationCheckpoint& before, Context& context, Forward&& forward) {
-  if (std::isfinite(loss)) return;
+  if (detail::is_finite(loss)) return;
   FiniteObserver observer;
   before.replay(context, [&] {
     context.observer = &observer;

@@ -78,9 +78,11 @@ class ParameterList {
 
 namespace detail {
 
-/// The sum of squares in double. Blocks depend only on the number of elements, so that threads do not change the bits.
+/// The sum of squares of 2^shift·x in double. Blocks depend only on the number of elements, so that threads do not
+/// change the bits.
 template <class T>
-double sum_of_squares(const TensorView<const T, 1>& x, Context& context) {
+double sum_of_squares(const TensorView<const T, 1>& x, int shift, Context& context) {
+  const double factor = std::ldexp(1.0, shift);
   const RowBlocks blocks{x.extent(0), 4096, (x.extent(0) + 4095) / 4096};
   const Workspace::Frame frame(context.workspace());
   double* sums = context.workspace().template take<double>(blocks.count);
@@ -90,7 +92,7 @@ double sum_of_squares(const TensorView<const T, 1>& x, Context& context) {
     const Index begin = blocks.begin(block), end = blocks.end(block);
     for (Index i = begin; i < end; i += chains) {
       for (int c = 0; c < std::min<Index>(chains, end - i); ++c) {
-        const double value = static_cast<double>(x(i + c));
+        const double value = factor * static_cast<double>(x(i + c));
         sum[c] += value * value;
       }
     }
@@ -101,47 +103,95 @@ double sum_of_squares(const TensorView<const T, 1>& x, Context& context) {
   return total;
 }
 
+/// The norm root·2^-shift. Apart, its two parts stay in range where squares of gradients, or the norm, would not.
+struct GradNorm {
+  double root = 0;
+  int shift = 0;
+  double value() const { return std::ldexp(root, -shift); }
+};
+
+/// The norm of all gradients. It is not finite only if a gradient is not.
+template <class T>
+GradNorm grad_norm(const ParameterList<T>& parameters, Context& context) {
+  const auto total = [&](int shift) {
+    double sum = 0;
+    for (const auto& entry : parameters) {
+      if (entry.parameter->has_grad()) {
+        sum += sum_of_squares<T>(std::as_const(*entry.parameter).grad(), shift, context);
+      }
+    }
+    return sum;
+  };
+  const double plain = total(0);
+  // In this range no square that counts has lost digits.
+  if (plain > 1e-250 && plain < 1e300) return {std::sqrt(plain), 0};
+  double largest = 0;
+  for (const auto& entry : parameters) {
+    const TensorView<const T, 1> grad = std::as_const(*entry.parameter).grad();
+    for (Index i = 0; i < grad.extent(0); ++i) {
+      const double size = std::abs(static_cast<double>(grad(i)));
+      if (!detail::is_finite(size)) return {size, 0};
+      largest = std::max(largest, size);
+    }
+  }
+  if (largest == 0) return {};
+  // 2^1000 keeps the factor of the smallest numbers finite.
+  const int shift = std::min(1000, -std::ilogb(largest));
+  return {std::sqrt(total(shift)), shift};
+}
+
+/// factor·2^shift times every gradient. A product that T can't hold is formed in two steps.
+template <class T>
+void scale_gradients(const ParameterList<T>& parameters, double factor, int shift, Context& context) {
+  int exponent = 0;
+  double mantissa = std::frexp(factor, &exponent);
+  exponent += shift;
+  const bool fits = exponent > std::numeric_limits<T>::min_exponent;
+  const T first = static_cast<T>(fits ? std::ldexp(mantissa, exponent) : std::ldexp(1.0, exponent / 2));
+  const T second = static_cast<T>(fits ? 1.0 : std::ldexp(mantissa, exponent - exponent / 2));
+  for (const auto& entry : parameters) {
+    if (!entry.parameter->has_grad()) continue;
+    const TensorView<T, 1> grad = entry.parameter->grad();
+    parallel_for_elements(context, grad.extent(0), [&](Index begin, Index end) {
+      for (Index i = begin; i < end; i += Vec<T>::size) {
+        Vec<T> g = load_lanes(grad.data() + i, end - i) * Vec<T>(first);
+        if (!fits) g = g * Vec<T>(second);
+        store_lanes<T>(g, grad.data() + i, end - i);
+      }
+    });
+  }
+}
+
 }  // namespace detail
 
 /// The Euclidean norm of all gradients, taken as one vector. Parameters without a gradient count as 0.
 template <class T>
 double global_grad_norm(const ParameterList<T>& parameters, Context& context = detail::own_context({})) {
-  double total = 0;
-  for (const auto& entry : parameters) {
-    if (entry.parameter->has_grad()) total += detail::sum_of_squares<T>(entry.parameter->grad(), context);
-  }
-  return std::sqrt(total);
+  return detail::grad_norm(parameters, context).value();
 }
 
 /// Limits the global norm of all gradients: if it exceeds max_norm, scales all gradients by max_norm / norm. Returns
-/// the norm before scaling. Pascanu, Mikolov, Bengio: "On the difficulty of training recurrent neural networks", 2013.
+/// the norm before scaling. Squares may leave the range of double: gradients of 1e200 or 1e-200 are clipped as others.
+/// Pascanu, Mikolov, Bengio: "On the difficulty of training recurrent neural networks", 2013.
 ///
-/// Throws ValueError unless max_norm is positive, and if the norm is not finite, with the name of the first parameter
-/// whose gradient is not finite; the gradients then remain unchanged.
+/// Throws ValueError unless max_norm is positive, and if a gradient is not finite, with the name of the first parameter
+/// that has one; the gradients then remain unchanged.
 template <class T>
 double clip_grad_norm(const ParameterList<T>& parameters, double max_norm, Context& context = detail::own_context({})) {
   HEED_CHECK(max_norm > 0, ValueError, "heed::clip_grad_norm: max_norm = ", max_norm, " must be positive");
-  const double norm = global_grad_norm(parameters, context);
-  if (!std::isfinite(norm)) {
+  const detail::GradNorm norm = detail::grad_norm(parameters, context);
+  if (!detail::is_finite(norm.root)) {
     for (const auto& [name, parameter] : parameters) {
-      HEED_CHECK(!parameter->has_grad() || std::isfinite(detail::sum_of_squares<T>(parameter->grad(), context)),
-                 ValueError, "heed::clip_grad_norm: the norm is ", norm, "; the gradient of ", name,
-                 " contains a number that is not finite");
-    }
-    HEED_CHECK(false, ValueError, "heed::clip_grad_norm: the norm is ", norm);
-  }
-  if (norm <= max_norm) return norm;
-  const T factor = static_cast<T>(max_norm / norm);
-  for (const auto& entry : parameters) {
-    if (!entry.parameter->has_grad()) continue;
-    const TensorView<T, 1> grad = entry.parameter->grad();
-    detail::parallel_for_elements(context, grad.extent(0), [&](Index begin, Index end) {
-      for (Index i = begin; i < end; i += Vec<T>::size) {
-        detail::store_lanes<T>(detail::load_lanes(grad.data() + i, end - i) * Vec<T>(factor), grad.data() + i, end - i);
+      const TensorView<const T, 1> grad = std::as_const(*parameter).grad();
+      for (Index i = 0; i < grad.extent(0); ++i) {
+        HEED_CHECK(detail::is_finite(grad(i)), ValueError, "heed::clip_grad_norm: the gradient of ", name,
+                   " contains a number that is not finite: element ", i, " is ", grad(i));
       }
-    });
+    }
   }
-  return norm;
+  const double value = norm.value();
+  if (value > max_norm) detail::scale_gradients(parameters, max_norm / norm.root, norm.shift, context);
+  return value;
 }
 
 HEED_NAMESPACE_END

@@ -26,33 +26,36 @@ std::shared_ptr<std::vector<int>> random_list(int n, int low, int high, Random& 
   return list;
 }
 
+Place whole(const AttentionShape& s) { return {0, 0, s.Lq, s.Lk}; }
+
 /// An alignment that fits the shape, and the position of each query by its definition.
 struct RandomAlignment {
   enum class Kind { Square, TopLeft, BottomRight, From } kind;
   std::shared_ptr<std::vector<int>> first;
-  std::function<int(int b, int q)> position;
+  std::function<int(const Place& own, int b, int q)> position;
   std::string text;
 
-  RandomAlignment(const AttentionShape& s, Random& random) {
-    switch (random.integer(s.Lq == s.Lk ? 0 : 1, 3)) {
+  /// Without a name only where `square`: sequences of a mask around it may have other lengths.
+  RandomAlignment(const AttentionShape& s, bool square, Random& random) {
+    switch (random.integer(s.Lq == s.Lk && square ? 0 : 1, 3)) {
       case 0:
         kind = Kind::Square;
-        position = [](int, int q) { return q; };
+        position = [](const Place&, int, int q) { return q; };
         break;
       case 1:
         kind = Kind::TopLeft;
-        position = [](int, int q) { return q; };
+        position = [](const Place& own, int, int q) { return own.key + q - own.query; };
         text = "top_left";
         break;
       case 2:
         kind = Kind::BottomRight;
-        position = [s](int, int q) { return s.Lk - s.Lq + q; };
+        position = [](const Place& own, int, int q) { return own.key + own.keys - (own.query + own.queries - q); };
         text = "bottom_right";
         break;
       default:
         kind = Kind::From;
         first = random_list(s.B, 0, s.Lk + 2, random);
-        position = [list = first](int b, int q) { return (*list)[static_cast<std::size_t>(b)] + q; };
+        position = [list = first](const Place&, int b, int q) { return (*list)[static_cast<std::size_t>(b)] + q; };
         text = "from " + text_of(*first);
     }
   }
@@ -73,31 +76,33 @@ struct RandomAlignment {
   }
 };
 
-MaskCase random_causal(const AttentionShape& s, Random& random) {
-  const RandomAlignment a(s, random);
+MaskCase random_causal(const AttentionShape& s, bool square, Random& random) {
+  const RandomAlignment a(s, square, random);
   return MaskCase(
-      "Causal " + a.text, a.make<heed::Causal>(), [p = a.position](int b, int, int q, int k) { return k <= p(b, q); },
-      a.first);
+      "Causal " + a.text, a.make<heed::Causal>(), whole(s),
+      [p = a.position](const Place& own, int b, int, int q, int k) { return k <= p(own, b, q); }, a.first);
 }
 
-MaskCase random_window(const AttentionShape& s, Random& random) {
-  const RandomAlignment a(s, random);
+MaskCase random_window(const AttentionShape& s, bool square, Random& random) {
+  const RandomAlignment a(s, square, random);
   const int left = random.integer(0, 6), right = random.integer(0, 6);
   return MaskCase(
       "Window(" + std::to_string(left) + ", " + std::to_string(right) + ") " + a.text,
-      a.make<heed::Window>(left, right),
-      [p = a.position, left, right](int b, int, int q, int k) { return p(b, q) - left <= k && k <= p(b, q) + right; },
+      a.make<heed::Window>(left, right), whole(s),
+      [p = a.position, left, right](const Place& own, int b, int, int q, int k) {
+        return p(own, b, q) - left <= k && k <= p(own, b, q) + right;
+      },
       a.first);
 }
 
-MaskCase random_strided(const AttentionShape& s, Random& random) {
-  const RandomAlignment a(s, random);
+MaskCase random_strided(const AttentionShape& s, bool square, Random& random) {
+  const RandomAlignment a(s, square, random);
   const int stride = random.integer(1, 9), local = random.integer(0, 4);
   return MaskCase(
       "Strided(" + std::to_string(stride) + ", " + std::to_string(local) + ") " + a.text,
-      a.make<heed::Strided>(stride, local),
-      [p = a.position, stride, local](int b, int, int q, int k) {
-        return k % stride == 0 || std::abs(k - p(b, q)) <= local;
+      a.make<heed::Strided>(stride, local), whole(s),
+      [p = a.position, stride, local](const Place& own, int b, int, int q, int k) {
+        return (k - own.key) % stride == 0 || std::abs(k - p(own, b, q)) <= local;
       },
       a.first);
 }
@@ -124,10 +129,12 @@ MaskCase random_padding(const AttentionShape& s, Random& random) {
     default: {
       const auto queries = random_list(s.B, 0, s.Lq, random);
       const auto both = std::make_shared<std::pair<decltype(queries), decltype(end)>>(queries, end);
-      return MaskCase(
+      const MaskCase padding(
           "Padding::queries_and_keys(" + text_of(*queries) + ", " + text_of(*end) + ")",
           heed::Padding::queries_and_keys(*queries, *end),
           [queries, end, at](int b, int, int q, int k) { return q < at(queries, b) && k < at(end, b); }, both);
+      return padding.with_sequences([queries, end, at](int b, int) { return Place{0, 0, at(queries, b), at(end, b)}; },
+                                    false);
     }
   }
 }
@@ -156,16 +163,26 @@ MaskCase random_packed(const AttentionShape& s, Random& random) {
     const std::size_t i = sequence(both->first, q);
     return both->second[i] <= k && k < both->second[i + 1];
   };
-  if (!cross) return MaskCase("Packed(" + text_of(both->first) + ")", heed::DocumentMask(both->first), truth, both);
+  const auto place = [both, sequence](int, int q) {
+    const std::size_t i = sequence(both->first, q);
+    const auto& [queries, keys] = *both;
+    return Place{queries[i], keys[i], queries[i + 1] - queries[i], keys[i + 1] - keys[i]};
+  };
+  if (!cross) {
+    return MaskCase("Packed(" + text_of(both->first) + ")", heed::DocumentMask(both->first), truth, both)
+        .with_sequences(place, true);
+  }
   return MaskCase("Packed(" + text_of(both->first) + ", " + text_of(both->second) + ")",
-                  heed::DocumentMask(both->first, both->second), truth, both);
+                  heed::DocumentMask(both->first, both->second), truth, both)
+      .with_sequences(place, true);
 }
 
 MaskCase random_global(const AttentionShape& s, Random& random) {
   if (random.chance(0.5)) {
     const int count = random.integer(0, 3);
-    return MaskCase("GlobalTokens(" + std::to_string(count) + ")", heed::GlobalTokens(count),
-                    [count](int, int, int q, int k) { return q < count || k < count; });
+    return MaskCase(
+        "GlobalTokens(" + std::to_string(count) + ")", heed::GlobalTokens(count), whole(s),
+        [count](const Place& own, int, int, int q, int k) { return q - own.query < count || k - own.key < count; });
   }
   const auto positions = std::make_shared<std::vector<int>>();
   for (int i = 0; i < std::max(s.Lq, s.Lk) + 1; ++i) {
@@ -212,31 +229,21 @@ MaskCase random_function(const AttentionShape&, Random& random) {
   return MaskCase("mask(b, h, q, k)", heed::mask(f), f);
 }
 
-MaskCase random_tree(const AttentionShape& s, int depth, Random& random) {
-  if (depth == 0 || random.chance(0.3)) return random_leaf(s, random);
-  const int sign = random.integer(0, 2);
-  const MaskCase a = random_tree(s, depth - 1, random);
-  if (sign == 2) return !a;
-  const MaskCase b = random_tree(s, depth - 1, random);
-  return sign == 0 ? a & b : a | b;
-}
-
-}  // namespace
-
-MaskCase random_leaf(const AttentionShape& s, Random& random) {
+/// `square`: the mask is not part of an expression.
+MaskCase random_leaf(const AttentionShape& s, bool square, Random& random) {
   switch (random.integer(0, 9)) {
     case 0:
       return MaskCase("NoMask", heed::NoMask{}, [](int, int, int, int) { return true; });
     case 1:
-      return random_causal(s, random);
+      return random_causal(s, square, random);
     case 2:
-      return random_window(s, random);
+      return random_window(s, square, random);
     case 3:
       return random_padding(s, random);
     case 4:
       return random_packed(s, random);
     case 5:
-      return random_strided(s, random);
+      return random_strided(s, square, random);
     case 6:
       return random_global(s, random);
     case 7:
@@ -248,8 +255,30 @@ MaskCase random_leaf(const AttentionShape& s, Random& random) {
   }
 }
 
+MaskCase random_tree(const AttentionShape& s, int depth, Random& random) {
+  if (depth == 0 || random.chance(0.3)) return random_leaf(s, false, random);
+  const int sign = random.integer(0, 2);
+  const MaskCase a = random_tree(s, depth - 1, random);
+  if (sign == 2) return !a;
+  const MaskCase b = random_tree(s, depth - 1, random);
+  return sign == 0 ? a & b : a | b;
+}
+
+}  // namespace
+
+MaskCase random_leaf(const AttentionShape& s, Random& random) { return random_leaf(s, true, random); }
+
 MaskCase random_mask(const AttentionShape& s, Random& random) {
   return random.chance(0.6) ? random_leaf(s, random) : random_tree(s, random.integer(1, 3), random);
+}
+
+MaskCase random_sequences(const AttentionShape& s, Random& random) {
+  MaskCase mask = random.chance(0.7) ? random_packed(s, random) : random_padding(s, random);
+  for (int i = random.integer(1, 3); i > 0; --i) {
+    const MaskCase more = random_tree(s, random.integer(0, 2), random);
+    mask = random.chance(0.5) ? mask & more : more & mask;
+  }
+  return mask;
 }
 
 TruthTable::TruthTable(const AttentionShape& s, const Truth& truth)

@@ -44,7 +44,7 @@ struct AttentionOptions {
   /// context.training.
   double dropout = 0;
   /// One logit for each head, in the softmax denominator only (attention sinks; Xiao et al., 2023). Borrowed.
-  std::span<const double> sinks = {};
+  BorrowedSpan<double> sinks = {};
 };
 
 namespace detail {
@@ -102,7 +102,7 @@ struct AttentionGradients {
     Destination(NotWanted) {}  ///< not wanted
     /// A tensor, view or Eigen matrix of T.
     template <TensorLike Y>
-    requires(std::is_same_v<scalar_of_t<Y>, T>)
+    requires(std::is_same_v<scalar_of_t<Y>, T> && detail::outlives_v<Y>)
     Destination(Y&& y) : TensorView<T, 4>(detail::write_as<4>(y)) {}
   };
 

@@ -39,7 +39,7 @@ struct CallChecks {
 
   template <class A>
   void options(const AttentionOptions& o, const AttentionShape& shape) const {
-    HEED_CHECK(!o.scale || std::isfinite(static_cast<A>(*o.scale)), ValueError, function, ": scale = ", *o.scale,
+    HEED_CHECK(!o.scale || detail::is_finite(static_cast<A>(*o.scale)), ValueError, function, ": scale = ", *o.scale,
                " must be finite in the type that scores are computed in");
     HEED_CHECK(o.dropout >= 0 && o.dropout <= 1, ValueError, function, ": dropout = ", o.dropout,
                " must be a probability between 0 and 1");

@@ -92,7 +92,7 @@ class RowSink {
   template <class T>
   static void write_as(const A* from, Index n, std::byte* to, Index stride) {
     T* out = reinterpret_cast<T*>(to);
-    for (Index i = 0; i < n; ++i) out[i * stride] = static_cast<T>(from[i]);
+    for (Index i = 0; i < n; ++i) out[i * stride] = stored_as<T>(from[i]);
   }
   std::byte* at(int b, int head, Index i) const { return data_ + b * sample_ + head * head_ + i * row_; }
 

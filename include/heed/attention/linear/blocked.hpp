@@ -289,13 +289,13 @@ class LinearChunk {
     if (!has_non_finite(x.data(), x.stride(0), x.extent(0), x.extent(1))) return product_.run(pairs, x, c, true);
     const View clean{clean_, x.extents()};
     for (Index i = 0; i < x.extent(0); ++i) {
-      for (Index d = 0; d < x.extent(1); ++d) clean(i, d) = std::isfinite(x(i, d)) ? x(i, d) : A(0);
+      for (Index d = 0; d < x.extent(1); ++d) clean(i, d) = detail::is_finite(x(i, d)) ? x(i, d) : A(0);
     }
     product_.run(pairs, clean, c, true);
     for (Index i = 0; i < x.extent(0); ++i) {
       const KeyRange see = rows_that_see(i);
       for (Index d = 0; d < x.extent(1); ++d) {
-        if (std::isfinite(x(i, d))) continue;
+        if (detail::is_finite(x(i, d))) continue;
         for (Index r = std::max<Index>(0, see.begin); r < std::min(see.end, c.extent(0)); ++r)
           c(r, d) += pairs(r, i) * x(i, d);
       }

@@ -73,7 +73,7 @@ void reference_linear_attention(const LinearCall<T, S>& call, Workspace& workspa
           }
         }
         for (int j = 0; j < s.Dv; ++j) {
-          call.out(b, h, q, j) = denominator == A(0) ? T(0) : static_cast<T>(row[j] / denominator);
+          call.out(b, h, q, j) = denominator == A(0) ? T(0) : stored_as<T>(row[j] / denominator);
         }
         if (call.denominators.data()) call.denominators(b, h, q) = denominator;
       }
@@ -118,7 +118,7 @@ void reference_linear_backward(const LinearBackwardCall<T>& backward, Workspace&
       A sum = -mean * key_sums.keys[i];
       for (int j = 0; j < s.Dv; ++j) sum += static_cast<A>(backward.dout(b, h, q, j)) * key_sums.values[i * s.Dv + j];
       const A slope = feature_slope(map, feature(map, static_cast<A>(call.q(b, h, q, i))));
-      to.dq(b, h, q, i) = static_cast<T>(slope / denominator * sum);
+      to.dq(b, h, q, i) = stored_as<T>(slope / denominator * sum);
     }
   };
   // Whether the query takes part.
@@ -139,13 +139,13 @@ void reference_linear_backward(const LinearBackwardCall<T>& backward, Workspace&
       A sum = -query_sums.keys[i];
       for (int j = 0; j < s.Dv; ++j) sum += static_cast<A>(call.v(b, g, k, j)) * query_sums.values[i * s.Dv + j];
       const A slope = feature_slope(map, feature(map, static_cast<A>(call.k(b, g, k, i))));
-      to.dk(b, g, k, i) = is_seen ? static_cast<T>(slope * sum) : T(0);
+      to.dk(b, g, k, i) = is_seen ? stored_as<T>(slope * sum) : T(0);
     }
     for (int j = 0; to.dv.data() && j < s.Dv; ++j) {
       A sum(0);
       for (int i = 0; i < s.Dk; ++i)
         sum += feature(map, static_cast<A>(call.k(b, g, k, i))) * query_sums.values[i * s.Dv + j];
-      to.dv(b, g, k, j) = is_seen ? static_cast<T>(sum) : T(0);
+      to.dv(b, g, k, j) = is_seen ? stored_as<T>(sum) : T(0);
     }
   };
 

@@ -147,7 +147,7 @@ class Pooling {
         for (Index b = 0; b < k_.extent(0); ++b) {
           for (Index c = 0; c < segments_.count(); ++c) sum += parts[row_of(b, g, c) * Dk() + i];
         }
-        dvectors(g, i) = static_cast<T>(static_cast<A>(dvectors(g, i)) + sum);
+        dvectors(g, i) = stored_as<T>(static_cast<A>(dvectors(g, i)) + sum);
       }
     }
   }

@@ -217,7 +217,7 @@ class SegmentedAttention {
   detail::Segments bind(const AttentionShape& s) const {
     HEED_CHECK(s.Lq == s.Lk, ShapeError, kCheck.function, ": q has L = ", s.Lq, " positions but k has L = ", s.Lk,
                "; queries and keys are of one sequence");
-    HEED_CHECK(!scale_ || std::isfinite(static_cast<accumulate_t<T>>(*scale_)), ValueError, kCheck.function,
+    HEED_CHECK(!scale_ || detail::is_finite(static_cast<accumulate_t<T>>(*scale_)), ValueError, kCheck.function,
                ": scale = ", scale_.value_or(0), " must be finite in the type that scores are computed in");
     if (vectors<T>().data()) kCheck.extents(vectors<T>(), Extents<2>{s.G, s.Dk}, "pooling");
     const int length = segment_ > 0 ? static_cast<int>(std::min<Index>(segment_, std::max(1, s.Lq)))

@@ -50,7 +50,8 @@ class BackwardRunner {
       if (parts_ == 1) write(head, to);
     });
     if (parts_ > 1) {
-      executor.parallel_for(heads_, [&](int head, int) {
+      parallel_for_each(&executor, heads_, [&](Index task, int) {
+        const int head = static_cast<int>(task);
         A* const to = sums + sums_size_ * head * parts_;
         for (int part = 1; part < parts_; ++part) {
           for (Index i = 0; i < sums_size_; ++i) to[i] += to[part * sums_size_ + i];

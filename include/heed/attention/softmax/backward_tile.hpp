@@ -164,7 +164,8 @@ class BackwardTile {
       if (i >= count) continue;
       copy_padded(p.q, b, h, q, Dk, p.dk_row_stride(), q_rows_ + at * p.dk_row_stride());
       copy_padded(p.dout, b, h, q, Dv, p.dv_row_stride(), do_rows_ + at * p.dv_row_stride());
-      if (!p.dsinks.empty() && sum != A(0)) {
+      if (!p.dsinks.empty() && sum != A(0) &&
+          (!detail::has_non_finite(mean_ + at, 1, 1, 1) || sees_a_key(p, b, h, q, q_rows_ + at * p.dk_row_stride()))) {
         const A sink = static_cast<A>(p.sinks[static_cast<std::size_t>(h)]);
         dsink -= static_cast<double>(std::exp(sink - maximum_[at]) * inverse_sum_[at] * mean_[at]);
       }
@@ -173,6 +174,23 @@ class BackwardTile {
                       has_non_finite(q_rows_ + j * lanes * p.dk_row_stride(), p.dk_row_stride(), count, Dk) ||
                       has_non_finite(do_rows_ + j * lanes * p.dv_row_stride(), p.dv_row_stride(), count, Dv);
     return dsink;
+  }
+
+  /// True if a query sees more than its sink, asked pair by pair: <do, o> of one that does not is 0 · NaN if its dout
+  /// holds NaN, which nothing may get.
+  HEED_NOINLINE bool sees_a_key(const BackwardProblem<A>& p, int b, int h, int q, const A* query) const {
+    for (int k = 0; k < p.shape.Lk; ++k) {
+      if (!p.mask.visible(b, h, q, k)) continue;
+      if (!p.modifier) return true;
+      p.k.copy(b, p.key_head(h), k, row_);
+      A dot(0);
+      for (int d = 0; d < p.shape.Dk; ++d) dot += query[d] * row_[d];
+      ScoreIndex<A> at;
+      at.b = b, at.h = h, at.q = q, at.k = k;
+      at.query = static_cast<A>(q), at.key = static_cast<A>(k);
+      if (!(p.modifier(dot * p.scale, at) == -infinity<A>())) return true;
+    }
+    return false;
   }
 
   static void copy_padded(const RowSource<A>& rows, int b, int h, int i, Index D, Index row_stride, A* to) {

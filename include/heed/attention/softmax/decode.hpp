@@ -100,7 +100,7 @@ class Decoder {
       run_chunk(static_cast<int>(task / plan_.chunks), static_cast<int>(task % plan_.chunks),
                 memory + worker * plan_.worker_elements, batches + worker * plan_.batches, copies + worker * copy_size);
     });
-    context.executor().parallel_for(plan_.heads, [&](int head, int) { finish(head); });
+    parallel_for_each(&context.executor(), plan_.heads, [&](Index head, int) { finish(static_cast<int>(head)); });
   }
 
  private:

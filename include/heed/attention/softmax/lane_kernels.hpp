@@ -192,14 +192,14 @@ struct LaneKernels {
     const A* finite[kMaxTileKeys];
     for (int r = 0; r < keys.count; ++r) {
       A* to = clean + r * D;
-      for (Index d = 0; d < D; ++d) to[d] = std::isfinite(rows[r][d]) ? rows[r][d] : A(0);
+      for (Index d = 0; d < D; ++d) to[d] = detail::is_finite(rows[r][d]) ? rows[r][d] : A(0);
       finite[r] = to;
     }
     add_rows(values, is_first_tile, scores, finite, keys.count, D);
     for (int r = 0; r < keys.count; ++r) {
       for (Index d = 0; d < D; ++d) {
         const A x = rows[r][d];
-        if (std::isfinite(x)) continue;
+        if (detail::is_finite(x)) continue;
         for (int i = 0; i < lanes; ++i) {
           if (keys.visible[i] >> r & 1) values[d * lanes + i] += scores[r * lanes + i] * x;
         }

@@ -89,7 +89,7 @@ void reference_attention(const AttentionCall<T, S>& call, Workspace& workspace) 
           }
           for (int d = 0; d < s.Dv; ++d) row[d] += weight * static_cast<A>(call.v(b, call.key_head(h), k, d));
         }
-        for (int d = 0; d < s.Dv; ++d) call.out(b, h, q, d) = static_cast<T>(row[d]);
+        for (int d = 0; d < s.Dv; ++d) call.out(b, h, q, d) = stored_as<T>(row[d]);
       }
     }
   }
@@ -107,7 +107,7 @@ void reference_weights(const AttentionCall<T, S>& call, TensorView<T, 4> weights
     for (int h = 0; h < s.H; ++h) {
       for (int q = 0; q < s.Lq; ++q) {
         const RowSoftmax<A> softmax = reference_row(call, b, h, q, row, visible);
-        for (int k = 0; k < s.Lk; ++k) weights(b, h, q, k) = visible[k] ? static_cast<T>(row[k] / softmax.sum) : T(0);
+        for (int k = 0; k < s.Lk; ++k) weights(b, h, q, k) = visible[k] ? stored_as<T>(row[k] / softmax.sum) : T(0);
       }
     }
   }
@@ -181,16 +181,16 @@ void reference_backward(const AttentionBackwardCall<T>& call, Workspace& workspa
             }
           }
           if (to.dq.data()) {
-            for (int d = 0; d < s.Dk; ++d) to.dq(b, h, q, d) = static_cast<T>(dq[d]);
+            for (int d = 0; d < s.Dk; ++d) to.dq(b, h, q, d) = stored_as<T>(dq[d]);
           }
         }
       }
       for (int k = 0; k < s.Lk; ++k) {
         if (to.dk.data()) {
-          for (int d = 0; d < s.Dk; ++d) to.dk(b, g, k, d) = static_cast<T>(dk[Index{k} * s.Dk + d]);
+          for (int d = 0; d < s.Dk; ++d) to.dk(b, g, k, d) = stored_as<T>(dk[Index{k} * s.Dk + d]);
         }
         if (to.dv.data()) {
-          for (int d = 0; d < s.Dv; ++d) to.dv(b, g, k, d) = static_cast<T>(dv[Index{k} * s.Dv + d]);
+          for (int d = 0; d < s.Dv; ++d) to.dv(b, g, k, d) = stored_as<T>(dv[Index{k} * s.Dv + d]);
         }
       }
     }
