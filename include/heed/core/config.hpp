@@ -200,15 +200,16 @@
 
 // Warnings of g++ that a user's flags may ask for and that find no mistakes here: -Wsign-conversion, of each array
 // whose bound is a template argument of type int (clang's is not silenced, and sees the other conversions),
-// -Wuseless-cast, of casts that a 32-bit target needs, and -Wnull-dereference, of pointers that were tested in another
-// function.
+// -Wuseless-cast, of casts that a 32-bit target needs, -Wnull-dereference, of pointers that were tested in another
+// function, and -Wcast-align, on 32-bit Arm, of rows whose elements are aligned.
 #if defined(__clang__)
 #define HEED_QUIET_BEGIN
 #define HEED_QUIET_END
 #else
-#define HEED_QUIET_BEGIN                                                                 \
-  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"") \
-      _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"") _Pragma("GCC diagnostic ignored \"-Wnull-dereference\"")
+#define HEED_QUIET_BEGIN                                                                                            \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")                            \
+      _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"") _Pragma("GCC diagnostic ignored \"-Wnull-dereference\"") \
+          _Pragma("GCC diagnostic ignored \"-Wcast-align\"")
 #define HEED_QUIET_END _Pragma("GCC diagnostic pop")
 #endif
 
