@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Includes all of heed except heed/inspect.hpp.
+/// Includes all of heed except heed/inspect.hpp and heed/eigen_tensor.hpp.
 
 #include <heed/attention/attention.hpp>
 #include <heed/attention/linear/linear.hpp>
