@@ -32,8 +32,9 @@ struct EncoderLayerOptions {
   bool bias = true;                                    ///< in projections and norms
   Index num_kv_heads = 0;                              ///< G, a divisor of H; 0 means H
   RotaryEmbeddingOptions rotary = kNoRotary;           ///< of self-attention; head_dim 0 means the width of a head
-  double dropout = 0;               ///< while context.training: of attention weights, hidden units, a and f
-  NormKind norm = NormKind::Layer;  ///< LayerNorm or RMSNorm
+  double dropout = 0;                    ///< while context.training: of attention weights, hidden units, a and f
+  NormKind norm = NormKind::Layer;       ///< LayerNorm or RMSNorm
+  std::optional<NormOptions> qk_norm{};  ///< of each head's queries and keys in self-attention
 };
 
 /// Options of DecoderLayer.
@@ -49,8 +50,9 @@ struct DecoderLayerOptions {
   Index num_kv_heads = 0;                              ///< G, a divisor of H; 0 means H
   RotaryEmbeddingOptions rotary = kNoRotary;           ///< of self-attention; head_dim 0 means the width of a head
   Index memory_dim = 0;                                ///< width of the memory; 0 means E
-  double dropout = 0;               ///< while context.training: of attention weights, hidden units, a, c and f
-  NormKind norm = NormKind::Layer;  ///< LayerNorm or RMSNorm
+  double dropout = 0;                    ///< while context.training: of attention weights, hidden units, a, c and f
+  NormKind norm = NormKind::Layer;       ///< LayerNorm or RMSNorm
+  std::optional<NormOptions> qk_norm{};  ///< of each head's queries and keys in self-attention
 };
 
 namespace detail {
@@ -63,7 +65,8 @@ MultiHeadAttentionOptions self_attention_options(const Options& o) {
           .num_kv_heads = o.num_kv_heads,
           .bias = o.bias,
           .dropout = o.dropout,
-          .rotary = o.rotary};
+          .rotary = o.rotary,
+          .qk_norm = o.qk_norm};
 }
 template <class Options>
 FeedForwardOptions feed_forward_options(const Options& o) {
