@@ -24,6 +24,7 @@
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/feed_forward.hpp>
+#include <heed/nn/group_norm.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>

@@ -131,6 +131,19 @@ TEST(PortedLayers, F05_GateAndUpInOneMatrix) {
   EXPECT_TRUE(mlp(x).isApprox(hidden * down.transpose(), 1e-13));
 }
 
+// LayerScale, a factor for each feature of a branch, folds into the branch's last product.
+TEST(PortedLayers, AFactorPerFeatureFoldsIntoTheLastProduct) {
+  Weights w;
+  const auto x = random_tensor<double, 3>({kB, kL, kE}, 7);
+  const VectorXd gamma = VectorXd::Random(kE);
+  auto mha = layer_of(w);
+  const auto plain = mha(x);
+  mha.out_proj.weight = gamma.asDiagonal() * w.out;
+  mha.out_proj.bias = gamma.cwiseProduct(w.bout);
+  const auto y = mha(x);
+  for (Index b = 0; b < kB; ++b) EXPECT_TRUE(y.matrix(b).isApprox(plain.matrix(b) * gamma.asDiagonal(), 1e-13));
+}
+
 // F45: nothing to attend to leaves out_proj's bias in every row, also in a decoder block, where x goes on.
 TEST(PortedLayers, F45_AnEmptyMemory) {
   const Weights w;
