@@ -109,7 +109,7 @@ std::string reason_against(const Parameter<T>& parameter, const Sources& sources
   for (const std::string& name : sources.names) {
     std::vector<Index> shape = file.shape(name);
     found += concat(found.empty() ? "" : ", ", in_quotes(name), " ", shape_text(shape));
-    if (!is_float(file.dtype(name))) return in_quotes(name) + " holds " + std::string(to_string(file.dtype(name)));
+    if (!is_float(file.dtype(name))) return in_quotes(name) + " holds " + std::string(dtype_name(file.info(name)));
     if (transposed) std::reverse(shape.begin(), shape.end());
     // The sum of extents from a malicious file must not overflow.
     fits = fits && shape.size() == wanted.size() && shape[0] <= wanted[0] - rows &&

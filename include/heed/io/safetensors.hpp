@@ -105,8 +105,8 @@ class SafeTensors {
  public:
   /// Maps the file into memory (or reads it if mapping is not supported) and validates the header. While the object
   /// exists, replace the file only by renaming another over it, as save_safetensors() does; never truncate it.
-  /// Throws FormatError, with the tensor and the reason, if the file cannot be opened, is truncated or inconsistent, or
-  /// contains a type that heed does not read.
+  /// Throws FormatError, with the tensor and the reason, if the file cannot be opened, is truncated or inconsistent.
+  /// Tensors of a type that heed does not read, such as C64, have names, shapes and bytes; only reading them throws.
   static SafeTensors open(const std::string& path) {
     detail::MappedFile file = detail::MappedFile::open(path);
     const std::span<const std::byte> bytes = file.bytes();
@@ -118,16 +118,19 @@ class SafeTensors {
   }
 
   /// The names of all tensors, in the order of their data.
-  const std::vector<std::string>& names() const { return header_.names; }
+  const std::vector<std::string>& names() const& { return header_.names; }
+  std::vector<std::string> names() const&& { return header_.names; }
   /// True if there is a tensor of this name.
   bool contains(std::string_view name) const { return header_.tensors.find(name) != header_.tensors.end(); }
   /// The free text that the writer of the file added.
-  const Metadata& metadata() const { return header_.metadata; }
+  const Metadata& metadata() const& { return header_.metadata; }
+  Metadata metadata() const&& { return header_.metadata; }
   /// The path in quotes, for messages.
-  const std::string& file() const { return file_; }
+  const std::string& file() const& { return file_; }
+  std::string file() const&& { return file_; }
 
   /// Type and shape. Throws FormatError if there is no tensor of this name, as the functions below do.
-  const TensorInfo& info(std::string_view name) const {
+  const TensorInfo& info(std::string_view name) const& {
     const auto entry = header_.tensors.find(name);
     if (entry == header_.tensors.end()) {
       std::string some;
@@ -139,17 +142,20 @@ class SafeTensors {
     }
     return entry->second;
   }
+  TensorInfo info(std::string_view name) const&& { return info(name); }
   /// The stored type.
   Dtype dtype(std::string_view name) const { return info(name).dtype; }
   /// The extents.
-  const std::vector<Index>& shape(std::string_view name) const { return info(name).shape; }
-  /// The stored bytes: row-major, little endian, possibly unaligned.
-  std::span<const std::byte> bytes(std::string_view name) const { return bytes_of(info(name)); }
+  const std::vector<Index>& shape(std::string_view name) const& { return info(name).shape; }
+  std::vector<Index> shape(std::string_view name) const&& { return info(name).shape; }
+  /// The stored bytes: row-major, little endian, possibly unaligned. A temporary object has none.
+  std::span<const std::byte> bytes(std::string_view name) const& { return bytes_of(info(name)); }
+  void bytes(std::string_view name) const&& = delete;
 
   /// A view of the tensor in the file, without a copy; nothing if it is stored as another type or not aligned for T.
-  /// The object must outlive the view. Throws FormatError if the rank differs.
+  /// The object must outlive the view, and a temporary one has none. Throws FormatError if the rank differs.
   template <class T, int Rank>
-  std::optional<TensorView<const T, Rank>> view(std::string_view name) const {
+  std::optional<TensorView<const T, Rank>> view(std::string_view name) const& {
     static_assert(!std::is_same_v<T, bool>, "heed: the bytes of a BOOL are unchecked; use read_integers<bool, Rank>");
     const TensorInfo& tensor = info(name);
     const Extents<Rank> extents = extents_of<Rank>(name, tensor);
@@ -159,6 +165,8 @@ class SafeTensors {
     }
     return TensorView<const T, Rank>(reinterpret_cast<const T*>(data), extents);
   }
+  template <class T, int Rank>
+  void view(std::string_view name) const&& = delete;
 
   /// Copies a tensor and converts it from the stored floating-point type to T: read<float, 2>("weight"). A scalar reads
   /// as rank 1. Throws FormatError if the rank differs, the tensor contains integers, or a finite number exceeds T.
@@ -193,8 +201,8 @@ class SafeTensors {
   template <FloatElement T>
   void require_readable(std::string_view name) const {
     const TensorInfo& tensor = info(name);
-    HEED_CHECK(is_float(tensor.dtype), FormatError, where(name), "holds ", to_string(tensor.dtype),
-               ", not floating-point numbers; read it with read_integers");
+    HEED_CHECK(is_float(tensor.dtype), FormatError, where(name), "holds ", dtype_name(tensor),
+               is_integer(tensor.dtype) ? ", not floating-point numbers; read it with read_integers" : kNotRead);
     const std::optional<double> beyond =
         detail::with_float_type(tensor.dtype, [&]<class S>(S) { return detail::first_beyond<T, S>(bytes_of(tensor)); });
     HEED_CHECK(!beyond, FormatError, where(name), "is ", to_string(tensor.dtype), " and holds ", *beyond, ", which ",
@@ -207,8 +215,8 @@ class SafeTensors {
   Tensor<I, Rank> read_integers(std::string_view name) const {
     const TensorInfo& tensor = info(name);
     Tensor<I, Rank> result(extents_of<Rank>(name, tensor));
-    HEED_CHECK(!is_float(tensor.dtype), FormatError, where(name), "holds ", to_string(tensor.dtype),
-               ", not integers; read it with read");
+    HEED_CHECK(is_integer(tensor.dtype), FormatError, where(name), "holds ", dtype_name(tensor),
+               is_float(tensor.dtype) ? ", not integers; read it with read" : kNotRead);
     detail::with_integer_type(tensor.dtype, [&]<class S>(S) {
       detail::for_each_block<S>(bytes_of(tensor), [&](const S* block, std::size_t first, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {
@@ -232,6 +240,9 @@ class SafeTensors {
     data_ = bytes.subspan(static_cast<std::size_t>(data_begin));
   }
 
+  static constexpr const char* kNotRead =
+      ", which heed does not read; convert it to F64, F32, F16, BF16, I8 to I64, U8 to U64 or BOOL, or take "
+      "bytes(name)";
   std::string where(std::string_view name) const {
     return "heed::SafeTensors: file " + file_ + ", tensor " + detail::in_quotes(name) + ": it ";
   }

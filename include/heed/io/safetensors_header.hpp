@@ -10,11 +10,12 @@
 ///                      "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 ///     the rest  the tensors, row-major and little endian, without gaps; offsets count from here
 ///
-/// Files may be malicious. The parser accepts only this grammar and no other JSON, so that its recursion depth is
-/// bounded, and every length is checked before use.
+/// Files may be malicious. The parser accepts this grammar, with spaces around it and further fields of a tensor, which
+/// it skips; its depth is bounded, and every length is checked before use.
 
 #include <bit>
 #include <map>
+#include <set>
 
 #include <heed/core/core.hpp>
 #include <heed/io/json.hpp>
@@ -24,8 +25,9 @@ HEED_NAMESPACE_BEGIN
 static_assert(std::endian::native == std::endian::little,
               "heed reads safetensors files, which are little endian, only on little-endian machines");
 
-/// The element types of safetensors files that heed reads and writes.
-enum class Dtype { F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, Bool };
+/// The element types of safetensors files that heed reads and writes. A file may hold tensors of other types, such as
+/// C64 or F8_E4M3: only their bytes can be had.
+enum class Dtype { F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, Bool, Other };
 
 namespace detail {
 
@@ -34,7 +36,7 @@ struct DtypeFacts {
   std::uint64_t bytes;
 };
 /// In the order of Dtype.
-inline constexpr std::array<DtypeFacts, 13> kDtypes{{{"F64", 8},
+inline constexpr std::array<DtypeFacts, 14> kDtypes{{{"F64", 8},
                                                      {"F32", 4},
                                                      {"F16", 2},
                                                      {"BF16", 2},
@@ -46,7 +48,25 @@ inline constexpr std::array<DtypeFacts, 13> kDtypes{{{"F64", 8},
                                                      {"U32", 4},
                                                      {"U16", 2},
                                                      {"U8", 1},
-                                                     {"BOOL", 1}}};
+                                                     {"BOOL", 1},
+                                                     {"another type", 0}}};
+
+/// The bits of an element by the name of its type: letters of a kind of number, bits, details ("C64", "F8_E4M3", "F4");
+/// 0 for another name.
+inline std::uint64_t bits_in_name(std::string_view name) {
+  const auto letters = name.substr(0, std::min(name.find_first_of("0123456789"), name.size()));
+  constexpr std::array<std::string_view, 5> kinds{"F", "BF", "I", "U", "C"};
+  if (std::find(kinds.begin(), kinds.end(), letters) == kinds.end()) return 0;
+  name.remove_prefix(letters.size());
+  std::uint64_t bits = 0;
+  while (!name.empty() && name[0] >= '0' && name[0] <= '9') {
+    bits = std::min<std::uint64_t>(1000, 10 * bits + static_cast<std::uint64_t>(name[0] - '0'));
+    name.remove_prefix(1);
+  }
+  const bool detailed = name.starts_with('_') &&
+                        name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == std::string_view::npos;
+  return (name.empty() || detailed) && bits <= 512 ? bits : 0;
+}
 
 /// The stored type of a C++ type.
 template <class T>
@@ -67,10 +87,12 @@ constexpr Dtype dtype_of() {
 
 /// The name of a type in files, such as "BF16".
 constexpr std::string_view to_string(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].name; }
-/// The size of one element in bytes.
+/// The size of one element in bytes; 0 for Dtype::Other.
 constexpr std::uint64_t size_of(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].bytes; }
 /// True for floating-point types.
 constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::BF16; }
+/// True for integers and booleans.
+constexpr bool is_integer(Dtype dtype) { return dtype > Dtype::BF16 && dtype < Dtype::Other; }
 
 /// The type, the shape and the position of one tensor in a file.
 struct TensorInfo {
@@ -78,7 +100,13 @@ struct TensorInfo {
   std::vector<Index> shape;  ///< extents; empty for a scalar
   std::uint64_t begin = 0;   ///< first byte, counted from the start of the data
   std::uint64_t end = 0;     ///< one past the last byte
+  std::string other = {};    ///< the name in the file of a type that is Dtype::Other
 };
+
+/// The name of a tensor's type in its file, such as "BF16" or "C64".
+inline std::string_view dtype_name(const TensorInfo& info) {
+  return info.dtype == Dtype::Other ? std::string_view(info.other) : to_string(info.dtype);
+}
 
 /// Free text in a file, by key.
 using Metadata = std::map<std::string, std::string, std::less<>>;
@@ -105,10 +133,13 @@ struct SafeTensorsHeader {
 
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr std::size_t kMaxTensorRank = 64;
+/// Of values in further fields: other readers of JSON have limits too, of brackets and of what a double holds.
+inline constexpr int kMaxSkippedDepth = 100;
+inline constexpr std::size_t kMaxSkippedDigits = 300;
 
-/// The size of a tensor in bytes, or nothing if it exceeds 63 bits.
-inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector<Index>& shape) {
-  std::uint64_t bytes = size_of(dtype);
+/// The product of the extents and `factor`, or nothing if it exceeds 63 bits.
+inline std::optional<std::uint64_t> checked_product(std::uint64_t factor, const std::vector<Index>& shape) {
+  std::uint64_t bytes = factor;
   bool empty = false;
   for (const Index extent : shape) {
     const auto e = static_cast<std::uint64_t>(extent);
@@ -119,6 +150,10 @@ inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector
   }
   return empty ? 0 : bytes;
 }
+/// The size of a tensor in bytes, or nothing if it exceeds 63 bits.
+inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector<Index>& shape) {
+  return checked_product(size_of(dtype), shape);
+}
 
 /// Parses the JSON text of a header. Every failure is a FormatError that names the file (as passed), the tensor, the
 /// field and the byte, and says what was expected and what was found.
@@ -128,7 +163,8 @@ class HeaderParser {
 
   SafeTensorsHeader parse() {
     SafeTensorsHeader header;
-    if (text_.empty() || text_.front() != '{') fail("the header must begin with '{', found ", found());
+    skip_space();
+    if (peek() != '{') fail("the header must begin with '{', found ", found());
     object([&](std::string name) {
       if (name == "__metadata__") {
         field_ = "__metadata__";
@@ -153,6 +189,8 @@ class HeaderParser {
 
  private:
   void parse_metadata(Metadata& metadata) {
+    skip_space();
+    if (peek() == 'n') return word("null");
     object([&](const std::string& key) {
       skip_space();
       if (peek() != '"') fail("the value of ", in_quotes(key), " must be a string, found ", found());
@@ -163,6 +201,7 @@ class HeaderParser {
   TensorInfo parse_tensor() {
     TensorInfo info;
     bool has_dtype = false, has_shape = false, has_offsets = false;
+    std::set<std::string, std::less<>> further;
     object([&](const std::string& key) {
       const auto once = [&](bool& seen, std::string_view field) {
         field_ = field;
@@ -170,7 +209,7 @@ class HeaderParser {
       };
       if (key == "dtype") {
         once(has_dtype, "dtype");
-        info.dtype = parse_dtype();
+        parse_dtype(info);
       } else if (key == "shape") {
         once(has_shape, "shape");
         array([&] {
@@ -186,7 +225,8 @@ class HeaderParser {
         });
         if (count != 2) fail("expected [begin, end], found ", count, count == 1 ? " entry" : " entries");
       } else {
-        fail("unknown field ", in_quotes(key), "; a tensor has dtype, shape and data_offsets");
+        if (!further.insert(key).second) fail("field ", in_quotes(key), " appears twice");
+        skip_value();
       }
       field_ = {};
     });
@@ -196,14 +236,16 @@ class HeaderParser {
     return info;
   }
 
-  Dtype parse_dtype() {
+  void parse_dtype(TensorInfo& info) {
     skip_space();
-    const std::string name = string();
-    for (std::size_t i = 0; i < kDtypes.size(); ++i) {
-      if (kDtypes[i].name == name) return static_cast<Dtype>(i);
+    std::string name = string();
+    const auto* found = std::find_if(kDtypes.begin(), kDtypes.end() - 1, [&](const auto& d) { return d.name == name; });
+    info.dtype = static_cast<Dtype>(found - kDtypes.begin());
+    if (info.dtype != Dtype::Other) return;
+    if (bits_in_name(name) == 0) {
+      fail(in_quotes(name), " is no type; a type has letters of its kind and a number of bits, such as F32 or F8_E4M3");
     }
-    fail("heed does not read ", in_quotes(name),
-         "; convert the tensor to F64, F32, F16, BF16, I8 to I64, U8 to U64 or BOOL");
+    info.other = std::move(name);
   }
 
   // The JSON that the grammar needs.
@@ -234,6 +276,54 @@ class HeaderParser {
       skip_space();
     } while (accept(','));
     expect(']');
+  }
+
+  /// Any JSON value, of which nothing is kept.
+  void skip_value(int depth = 0) {
+    if (depth == kMaxSkippedDepth) fail("brackets are nested deeper than ", kMaxSkippedDepth);
+    skip_space();
+    if (peek() == '{') {
+      std::set<std::string> seen;
+      object([&](std::string key) {
+        if (!seen.insert(std::move(key)).second) fail("a key appears twice");
+        skip_value(depth + 1);
+      });
+    } else if (peek() == '[') {
+      array([&] { skip_value(depth + 1); });
+    } else if (peek() == '"') {
+      string();
+    } else if (peek() == 't' || peek() == 'f' || peek() == 'n') {
+      word(peek() == 't' ? "true" : peek() == 'f' ? "false" : "null");
+    } else {
+      skip_number();
+    }
+  }
+
+  void skip_number() {
+    accept('-');
+    std::size_t exponent = 0, digits = 1;
+    if (!accept('0')) digits = skip_digits().size();
+    if (accept('.')) skip_digits();
+    if (accept('e') || accept('E')) {
+      const bool negative = accept('-');
+      if (!negative) accept('+');
+      for (const char digit : skip_digits()) {
+        exponent = std::min<std::size_t>(1000, 10 * exponent + static_cast<std::size_t>(digit - '0'));
+      }
+      if (negative) exponent = 0;
+    }
+    if (digits + exponent > kMaxSkippedDigits) fail("a number has more than ", kMaxSkippedDigits, " digits");
+  }
+  std::string_view skip_digits() {
+    if (!is_digit()) fail("expected a value, found ", found());
+    const std::size_t first = at_;
+    while (is_digit()) ++at_;
+    return text_.substr(first, at_ - first);
+  }
+
+  void word(std::string_view expected) {
+    if (text_.substr(at_, expected.size()) != expected) fail("expected ", expected, ", found ", found());
+    at_ += expected.size();
   }
 
   /// A non-negative integer that fits an Index.
@@ -338,6 +428,14 @@ class HeaderParser {
   std::string_view field_;
 };
 
+/// The bytes that a tensor takes by its shape, or nothing if it exceeds 63 bits.
+inline std::optional<std::uint64_t> bytes_by_shape(const TensorInfo& info) {
+  if (info.dtype != Dtype::Other) return checked_bytes(info.dtype, info.shape);
+  const std::optional<std::uint64_t> bits = checked_product(bits_in_name(info.other), info.shape);
+  if (!bits) return std::nullopt;
+  return (*bits + 7) / 8;
+}
+
 /// Checks that the tensors cover `data_bytes` bytes without overlaps, gaps or a rest, and orders their names by
 /// position.
 inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, std::string_view file) {
@@ -348,7 +446,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
     const auto fail = [&, &tensor = name](const auto&... parts) {
       raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", in_quotes(tensor), ": ", parts...);
     };
-    const std::optional<std::uint64_t> bytes = checked_bytes(info.dtype, info.shape);
+    const std::optional<std::uint64_t> bytes = bytes_by_shape(info);
     if (!bytes) fail("shape ", shape_text(info.shape), " has more bytes than 63 bits can count");
     if (info.begin > info.end) fail("data_offsets [", info.begin, ", ", info.end, "] end before they begin");
     if (info.end > data_bytes) {
@@ -356,8 +454,8 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
            " bytes of data; the file is cut short or its header is damaged");
     }
     if (info.end - info.begin != *bytes) {
-      fail("shape ", shape_text(info.shape), " of ", to_string(info.dtype), " takes ", *bytes,
-           " bytes, but data_offsets [", info.begin, ", ", info.end, "] hold ", info.end - info.begin);
+      fail("shape ", shape_text(info.shape), " of ", dtype_name(info), " takes ", *bytes, " bytes, but data_offsets [",
+           info.begin, ", ", info.end, "] hold ", info.end - info.begin);
     }
     in_order.push_back(&entry);
   }
@@ -387,7 +485,8 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
 
 /// A sentence about the probable format of a file that is not safetensors; empty if unknown.
 inline std::string_view guess_other_format(std::string_view bytes) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> known{{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> known{{
+      {"{", "; this is JSON, perhaps the index of a model in several files: open it with ShardedSafeTensors"},
       {"GGUF", "; this is a GGUF file, convert it to safetensors"},
       {"PK\x03\x04", "; this is a zip archive, perhaps from torch.save: convert it to safetensors"},
       {"\x80\x02", "; this is a Python pickle, perhaps from torch.save: convert it to safetensors"},
