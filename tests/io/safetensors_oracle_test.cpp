@@ -109,6 +109,8 @@ std::optional<json> oracle(std::string_view bytes) {
   const std::string_view text = bytes.substr(8, length);
   // A zero byte is never JSON, but nlohmann-json takes one for the end of the text.
   if (text.find('\0') != std::string_view::npos) return std::nullopt;
+  // Nor is a byte order mark, which nlohmann-json skips.
+  if (text.starts_with("\xEF\xBB\xBF")) return std::nullopt;
   const std::optional<json> header = strict_json(text);
   if (!header || !header->is_object()) return std::nullopt;
 
