@@ -274,6 +274,13 @@ class AtomicFile {
   std::unique_ptr<std::FILE, Close> stream_;
 };
 
+/// True if there is a file that can be read.
+inline bool can_be_opened(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file) std::fclose(file);
+  return file != nullptr;
+}
+
 /// Writes a whole file atomically. Throws FormatError, with the name of the calling `function`, if that fails.
 inline void write_file(const std::string& path, std::string_view bytes, std::string_view function) {
   AtomicFile file(path, function);

@@ -294,7 +294,8 @@ void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map =
   layer.visit("", load);
 }
 
-/// Loads every parameter of a layer from the file at `path`. Throws as SafeTensors::open() does, too.
+/// Loads every parameter of a layer from the file at `path`, the index of several, or a directory. Throws as
+/// SafeTensors::open() does, too.
 template <class Layer>
 void load_parameters(Layer& layer, const std::string& path, const NameMap& map = {}) {
   load_parameters(layer, SafeTensors::open(path), map);

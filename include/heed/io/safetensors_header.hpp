@@ -101,6 +101,7 @@ struct TensorInfo {
   std::uint64_t begin = 0;   ///< first byte, counted from the start of the data
   std::uint64_t end = 0;     ///< one past the last byte
   std::string other = {};    ///< the name in the file of a type that is Dtype::Other
+  std::size_t shard = 0;     ///< which file of a model in several files it is in
 };
 
 /// The name of a tensor's type in its file, such as "BF16" or "C64".
@@ -160,6 +161,25 @@ inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector
 class HeaderParser {
  public:
   HeaderParser(std::string_view json, std::string_view file) : text_(json), file_(file) {}
+
+  /// The index of a model in several files: {"weight_map": {"tensor": "file"}}, and members to skip. Returns the files
+  /// by tensor.
+  Metadata parse_index() {
+    part_ = "index";
+    Metadata files;
+    bool seen = false;
+    object([&](const std::string& key) {
+      if (key != "weight_map") return skip_value();
+      if (std::exchange(seen, true)) fail("\"weight_map\" appears twice");
+      field_ = "weight_map";
+      parse_metadata(files);
+      field_ = {};
+    });
+    skip_space();
+    if (at_ != text_.size()) fail("nothing but spaces may follow the last '}', found ", found());
+    if (!seen) fail("\"weight_map\" is missing, so this is not the index of a model in several files");
+    return files;
+  }
 
   SafeTensorsHeader parse() {
     SafeTensorsHeader header;
@@ -412,20 +432,22 @@ class HeaderParser {
     skip_space();
     if (!accept(c)) fail("expected '", c, "', found ", found());
   }
-  std::string found() const { return at_ < text_.size() ? in_quotes(text_.substr(at_, 1)) : "the end of the header"; }
+  std::string found() const {
+    return at_ < text_.size() ? in_quotes(text_.substr(at_, 1)) : concat("the end of the ", part_);
+  }
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
     raise<FormatError>("heed::SafeTensors: file ", file_, in_tensor_ ? ", tensor " + in_quotes(tensor_) : "",
-                       field_.empty() ? "" : ", field " + in_quotes(field_), ", byte ", at_,
-                       " of the header: ", parts...);
+                       field_.empty() ? "" : ", field " + in_quotes(field_), ", byte ", at_, " of the ", part_, ": ",
+                       parts...);
   }
 
   std::string_view text_, file_;
   std::size_t at_ = 0;
   std::string tensor_;
   bool in_tensor_ = false, metadata_seen_ = false;
-  std::string_view field_;
+  std::string_view field_, part_ = "header";
 };
 
 /// The bytes that a tensor takes by its shape, or nothing if it exceeds 63 bits.
@@ -486,7 +508,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
 /// A sentence about the probable format of a file that is not safetensors; empty if unknown.
 inline std::string_view guess_other_format(std::string_view bytes) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 7> known{{
-      {"{", "; this is JSON, perhaps the index of a model in several files: open it with ShardedSafeTensors"},
+      {"{", "; this is JSON: open the index of a model in several files by its name, which ends in .json"},
       {"GGUF", "; this is a GGUF file, convert it to safetensors"},
       {"PK\x03\x04", "; this is a zip archive, perhaps from torch.save: convert it to safetensors"},
       {"\x80\x02", "; this is a Python pickle, perhaps from torch.save: convert it to safetensors"},
