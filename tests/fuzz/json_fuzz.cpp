@@ -108,7 +108,7 @@ void check_header(std::string_view text) {
     const Json& tensor = other->at(name);
     require(tensor.at("shape") == info.shape, "a tensor has the shape that the file gives");
     require(tensor.at("data_offsets") == std::vector{info.begin, info.end}, "and its place");
-    require(tensor.at("dtype") == std::string(to_string(info.dtype)), "and its type");
+    require(tensor.at("dtype") == std::string(dtype_name(info)), "and its type");
   }
   for (const auto& [key, value] : header.metadata) {
     require(other->at("__metadata__").at(key) == value, "metadata are what the file gives");

@@ -325,4 +325,119 @@ TEST_F(NameMapTest, RulesThatCannotWorkAreRefused) {
                       {"rule for \"layers.*.linear\"", "1 stars", "\"enc.*.*\""}));
 }
 
+/// A matrix (rows, 2) with its number in each row: r, r + 1/2.
+Eigen::MatrixXf counted(int rows) {
+  Eigen::MatrixXf m(rows, 2);
+  for (int r = 0; r < rows; ++r) m.row(r) << static_cast<float>(r), static_cast<float>(r) + 0.5f;
+  return m;
+}
+/// Parameters w (6, 2) and b (6).
+struct Rows {
+  Parameter<float> w{6, 2}, b{6};
+  template <class F>
+  void visit(std::string_view prefix, F&& f) {
+    heed::detail::visit_parameter(prefix, "w", w, f);
+    heed::detail::visit_parameter(prefix, "b", b, f);
+  }
+  std::vector<int> order() const {
+    std::vector<int> rows;
+    for (Index i = 0; i < 6; ++i) {
+      rows.push_back(static_cast<int>(w.matrix()(i, 0)));
+      EXPECT_EQ(w.matrix()(i, 1), w.matrix()(i, 0) + 0.5f);
+      EXPECT_EQ(b.value()(i), w.matrix()(i, 0));
+    }
+    return rows;
+  }
+};
+using Order = std::vector<int>;
+
+// F03
+TEST_F(NameMapTest, F03_APartThatTheFileLacksIsZeros) {
+  const Eigen::VectorXf q = Eigen::VectorXf::Constant(2, 1), v = Eigen::VectorXf::Constant(2, 3);
+  const Eigen::MatrixXf w = counted(6);
+  const heed::RowSelection zeros{.if_missing = 0};
+  const NameMap map{.rules = {{"b", {{"q", zeros}, {"k", zeros}, {"v", zeros}}}}};
+  Rows layer;
+  load_parameters(layer, saved({{"w", w}, {"q", q}, {"v", v}}), map);
+  EXPECT_EQ(std::vector<float>(layer.b.value().data(), layer.b.value().data() + 6),
+            (std::vector<float>{1, 1, 0, 0, 3, 3}));
+  load_parameters(layer, saved({{"w", w}, {"v", v}}), map);
+  EXPECT_EQ(layer.b.value()(3), 0);
+  EXPECT_EQ(layer.b.value()(4), 3);
+  load_parameters(layer, saved({{"w", w}}), {.rules = {{"b", {{"gone", {.if_missing = 1}}}}}});
+  EXPECT_EQ(layer.b.value()(5), 1);
+  const Eigen::VectorXf odd = Eigen::VectorXf::Constant(3, 1), much = Eigen::VectorXf::Constant(7, 1);
+  for (const Eigen::VectorXf* bias : {&odd, &much}) {
+    const auto file = saved({{"w", w}, {"q", *bias}});
+    EXPECT_TRUE(has_all(heed_test::message_of<heed::FormatError>([&] { load_parameters(layer, file, map); }),
+                        {"\"b\": it has shape (6)", "\"q\" ("}));
+  }
+}
+
+// F05
+TEST_F(NameMapTest, F05_ATensorIsTakenApart) {
+  const Eigen::MatrixXf w = counted(12);
+  const Eigen::VectorXf b = w.col(0);
+  const SafeTensors file = saved({{"gate_up.w", w}, {"gate_up.b", b}});
+  const auto order = [&](heed::RowSelection rows) {
+    Rows layer;
+    load_parameters(layer, file, {.rules = {{"*", {{"gate_up.*", rows}}}}});
+    return layer.order();
+  };
+  EXPECT_EQ(order({.parts = 2, .part = 0}), (Order{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(order({.parts = 2, .part = 1}), (Order{6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(order({.heads = 3, .parts = 2, .part = 1}), (Order{2, 3, 6, 7, 10, 11}));
+  EXPECT_EQ(order({.heads = 6, .parts = 2, .part = 0}), (Order{0, 2, 4, 6, 8, 10}));
+  EXPECT_TRUE(has_all(heed_test::message_of<heed::FormatError>([&] { order({.parts = 5, .part = 0}); }),
+                      {"\"gate_up.w\" (12, 2), of which part 0 of 5"}));
+  EXPECT_TRUE(has_all(heed_test::message_of<heed::FormatError>([&] { order({.heads = 2, .parts = 3, .part = 0}); }),
+                      {"it has shape (6, 2)", "of which part 0 of 3 of 2 heads"}));
+  for (const heed::RowSelection& wrong : {heed::RowSelection{.heads = 0},
+                                          {.parts = -1},
+                                          {.parts = 2, .part = 2},
+                                          {.part = -1},
+                                          {.heads = Index{1} << 30}}) {
+    EXPECT_THROW(order(wrong), heed::ValueError);
+  }
+}
+
+TEST_F(NameMapTest, F05_RowsAreReorderedHeadByHead) {
+  const Eigen::MatrixXf w = counted(6);
+  const Eigen::VectorXf b = w.col(0);
+  const auto order = [&](std::vector<heed::FileRows> from) {
+    Rows layer;
+    load_parameters(layer, saved({{"w", w}, {"b", b}}), {.rules = {{"*", std::move(from)}}});
+    return layer.order();
+  };
+  // One row each of q, k, v for two heads, as GPT-NeoX and BLOOM store them.
+  const auto part = [](Index p) { return heed::FileRows("*", {.heads = 2, .parts = 3, .part = p}); };
+  EXPECT_EQ(order({part(0), part(1), part(2)}), (Order{0, 3, 1, 4, 2, 5}));
+  // The rotary halves of a head become pairs, and pairs halves.
+  EXPECT_EQ(order({{"*", {.heads = 1, .parts = 2}}}), (Order{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(order({{"*", {.heads = 1, .parts = 3}}}), (Order{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(order({{"*", {.heads = 3, .parts = 2}}}), (Order{0, 1, 2, 3, 4, 5}));
+}
+
+TEST_F(NameMapTest, F05_AFusedTransposedTensorIsTakenApart) {
+  const Eigen::MatrixXf all = counted(18), columns = all.transpose();
+  const Eigen::VectorXf b = all.col(0);
+  Rows layer;
+  const heed::RowSelection keys{.parts = 3, .part = 1};
+  load_parameters(layer, saved({{"c_attn.w", columns}, {"c_attn.b", b}}),
+                  {.rules = {{"*", {{"c_attn.*", keys}}, true}}});
+  EXPECT_EQ(layer.order(), (Order{6, 7, 8, 9, 10, 11}));
+}
+
+TEST_F(NameMapTest, ARuleFoldsDimensions) {
+  heed::Tensor<float, 4> kernel(6, 1, 2, 1);
+  heed::Tensor<float, 3> token(1, 1, 6);
+  for (Index i = 0; i < 12; ++i) kernel.data()[i] = static_cast<float>(i / 2) + (i % 2 ? 0.5f : 0.0f);
+  for (Index i = 0; i < 6; ++i) token.data()[i] = static_cast<float>(i);
+  const SafeTensors file = saved({{"w", kernel}, {"b", token}});
+  Rows layer;
+  load_parameters(layer, file, {.rules = {{"*", {"*"}}}});
+  EXPECT_EQ(layer.order(), (Order{0, 1, 2, 3, 4, 5}));
+  EXPECT_THROW(load_parameters(layer, file), heed::FormatError) << "without a rule";
+}
+
 }  // namespace

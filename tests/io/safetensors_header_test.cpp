@@ -7,6 +7,7 @@
 
 #include <heed/io/safetensors.hpp>
 
+#include "common/message_of.hpp"
 #include "common/safetensors_bytes.hpp"
 
 namespace {
@@ -48,7 +49,6 @@ INSTANTIATE_TEST_SUITE_P(
     Json, RefusedHeader,
     testing::Values(
         Refused{"", {"header must begin with '{'", "the end of the header"}},
-        Refused{" {}", {"header must begin with '{', found \" \""}},
         Refused{"[]", {"header must begin with '{', found \"[\""}},
         Refused{"{", {"byte 1", "expected a string, found the end of the header"}},
         Refused{"{}x", {"byte 2", "nothing but spaces may follow", "\"x\""}},
@@ -74,12 +74,21 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"w":{"shape":[1],"data_offsets":[0,4]}})", {"tensor \"w\"", "\"dtype\" is missing"}},
         Refused{R"({"w":{"dtype":"F32","data_offsets":[0,4]}})", {"tensor \"w\"", "\"shape\" is missing"}},
         Refused{R"({"w":{"dtype":"F32","shape":[1]}})", {"tensor \"w\"", "\"data_offsets\" is missing"}},
-        Refused{R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"strides":[1]}})",
-                {"tensor \"w\"", "unknown field \"strides\"", "dtype, shape and data_offsets"}},
+        Refused{R"({"w":{"strides":[1,]}})", {"tensor \"w\"", "expected a value, found \"]\""}},
+        Refused{R"({"w":{"strides":nul}})", {"tensor \"w\"", "expected null, found \"n\""}},
+        Refused{R"({"w":{"strides":-}})", {"expected a value, found \"}\""}},
+        Refused{R"({"w":{"strides":01}})", {"expected '}', found \"1\""}},
+        Refused{R"({"w":{"strides":1.}})", {"expected a value"}},
+        Refused{R"({"w":{"strides":1e999}})", {"more than 300 digits"}},
+        Refused{R"({"w":{"strides":1,"strides":2}})", {"field \"strides\" appears twice"}},
+        Refused{R"({"w":{"strides":{"a":1,"a":2}}})", {"a key appears twice"}},
         Refused{R"({"w":{"dtype":"F32","dtype":"F16"}})", {"field \"dtype\"", "appears twice"}},
-        Refused{R"({"w":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}})",
-                {"tensor \"w\"", "field \"dtype\"", "\"F8_E4M3\"", "convert"}},
-        Refused{R"({"w":{"dtype":"f32"}})", {"\"f32\""}},
+        Refused{R"({"w":{"dtype":"f32"}})", {"field \"dtype\"", "\"f32\" is no type", "number of bits"}},
+        Refused{R"({"w":{"dtype":""}})", {"\"\" is no type"}},
+        Refused{R"({"w":{"dtype":"Q7"}})", {"\"Q7\" is no type"}},
+        Refused{R"({"w":{"dtype":"F0"}})", {"\"F0\" is no type"}},
+        Refused{R"({"w":{"dtype":"F8_e4"}})", {"\"F8_e4\" is no type"}},
+        Refused{R"({"w":{"dtype":"F99999999999999999999999"}})", {"is no type"}},
         Refused{R"({"w":{"dtype":3}})", {"field \"dtype\"", "expected a string, found \"3\""}},
         Refused{R"({"w":{"shape":4}})", {"field \"shape\"", "expected '['"}},
         Refused{R"({"w":{"shape":[-1]}})", {"field \"shape\"", "non-negative integer, found \"-\""}},
@@ -111,6 +120,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[4,0]}})", {"\"w\"", "[4, 0] end before they begin"}},
         Refused{R"({"w":{"dtype":"F16","shape":[4],"data_offsets":[0,4]}})",
                 {"\"w\"", "shape (4) of F16 takes 8 bytes", "[0, 4] hold 4"}},
+        Refused{R"({"w":{"dtype":"C64","shape":[1],"data_offsets":[0,4]}})", {"shape (1) of C64 takes 8 bytes"}},
+        Refused{R"({"w":{"dtype":"F4","shape":[9],"data_offsets":[0,4]}})", {"shape (9) of F4 takes 5 bytes"}},
+        Refused{R"({"w":{"dtype":"I4","shape":[9],"data_offsets":[0,5]}})", {"reach past the 4 bytes"}},
+        Refused{R"({"w":{"dtype":"I4","shape":[5],"data_offsets":[1,4]}})", {"leave a gap"}},
         Refused{R"({"w":{"dtype":"U8","shape":[],"data_offsets":[0,4]}})", {"shape () of U8 takes 1 bytes"}},
         Refused{R"({"w":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,4]}})",
                 {"\"w\"", "(4294967296, 4294967296)", "63 bits"}},
@@ -129,6 +142,45 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
                 R"("e":{"dtype":"U8","shape":[0],"data_offsets":[2,2]}})",
                 {"tensor \"e\"", "overlap"}}));
+
+// F09
+TEST(SafeTensorsHeader, F09_FormsThatTheOriginalLoaderTakesAreRead) {
+  const std::string w = R"("w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
+  const std::string further = R"("w":{"format":null,"dtype":"U8","strides":[1,{"a":[[],{}],"b":-0.5e+3}],"shape":[4],)"
+                              R"("data_offsets":[0,4],"trainable":true,"note":"\u00e9"})";
+  for (const std::string& header : {R"({"__metadata__":null,)" + w + "}", R"({"__metadata__": {},)" + w + "}",
+                                    "{" + w + R"(, "__metadata__": {"k": "v"}})", "{\n  " + w + "\n}",
+                                    "{" + w + "} \n\t\r", " {" + w + "}", "\n\t{" + w + "}", "{" + further + "}"}) {
+    EXPECT_EQ(refusal_of(header, kFourBytes), "(it was accepted)") << header;
+  }
+  for (const char* header : {"{}", R"({"__metadata__":null})", R"({"__metadata__":{"k":"v"}})", " { } "}) {
+    EXPECT_EQ(refusal_of(header), "(it was accepted)") << header;
+  }
+}
+
+// F07
+TEST(SafeTensorsHeader, F07_OnlyReadingATypeThatIsNotKnownIsRefused) {
+  const std::string bytes = safetensors_bytes(
+      R"({"c":{"dtype":"C64","shape":[1],"data_offsets":[0,8]},"f8":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[8,10]},)"
+      R"("f4":{"dtype":"F4","shape":[2,2],"data_offsets":[10,12]},"later":{"dtype":"I1","shape":[7],"data_offsets":)"
+      R"([12,13]},"w":{"dtype":"U8","shape":[3],"data_offsets":[13,16]}})",
+      "0123456789abcdef");
+  const SafeTensors file = SafeTensors::from_memory(as_bytes(bytes), "model.safetensors");
+  EXPECT_EQ((file.read_integers<int, 1>("w")(2)), 'f');
+  EXPECT_EQ(file.dtype("f8"), heed::Dtype::Other);
+  EXPECT_EQ(dtype_name(file.info("f8")), "F8_E4M3");
+  EXPECT_EQ(file.shape("f4"), (std::vector<heed::Index>{2, 2}));
+  EXPECT_EQ(file.bytes("later").size(), 1u);
+  for (const char* name : {"c", "f8", "later"}) {
+    const auto reads = heed_test::message_of<heed::FormatError>([&] { file.read<float, 1>(name); });
+    const auto integers = heed_test::message_of<heed::FormatError>([&] { file.read_integers<int, 1>(name); });
+    for (const std::string& message : {reads, integers}) {
+      EXPECT_NE(message.find(dtype_name(file.info(name))), std::string::npos) << message;
+      EXPECT_NE(message.find("heed does not read; convert it"), std::string::npos) << message;
+    }
+    EXPECT_FALSE((file.view<std::uint8_t, 1>(name)));
+  }
+}
 
 TEST(SafeTensorsHeader, EscapedNamesAreTheSameNames) {
   const std::string twice = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
@@ -170,6 +222,7 @@ TEST(SafeTensorsHeader, NestingDoesNotGrowTheStack) {
     for (int i = 0; i < 1000000; ++i) nested += opening;
     EXPECT_NE(refusal_of(nested).find("\"__metadata__\""), std::string::npos);
     EXPECT_NE(refusal_of(R"({"w":{"shape":)" + nested.substr(16)).find("field \"shape\""), std::string::npos);
+    EXPECT_NE(refusal_of(R"({"w":{"other":)" + nested.substr(16)).find("deeper than 100"), std::string::npos);
   }
 }
 
@@ -185,6 +238,8 @@ TEST(SafeTensorsHeader, OtherFormatsAreRecognised) {
   const auto refusal_of_start = [](const std::string& start) {
     return refusal_of_bytes(start + std::string(100, 'x'));
   };
+  EXPECT_NE(refusal_of_start(R"({"metadata": {"total_size": 1}, )").find("this is JSON: open the index"),
+            std::string::npos);
   EXPECT_NE(refusal_of_start("GGUF").find("GGUF file"), std::string::npos);
   EXPECT_NE(refusal_of_start("PK\x03\x04").find("torch.save"), std::string::npos);
   EXPECT_NE(refusal_of_start("\x80\x02").find("pickle"), std::string::npos);

@@ -12,18 +12,49 @@
 ///                   {"layers.*.linear1.*", {"encoder.layer.*.intermediate.dense.*"}}},
 ///         .ignored = {"pooler.*"}});
 
+#include <concepts>
+#include <optional>
+#include <span>
+
 #include <heed/io/safetensors.hpp>
 #include <heed/nn/parameter.hpp>
 
 HEED_NAMESPACE_BEGIN
+
+/// The rows that a parameter takes from a tensor in a file, by default all in order. The tensor's rows are seen as
+/// (heads, parts, rest).
+///
+///     {"mlp.gate_up_proj.weight", {.parts = 2, .part = 0}}                  the first half of the rows
+///     {"query_key_value.*", {.heads = 12, .parts = 3, .part = 1}}           the keys, where each head has its q, k, v
+///     {"q_proj.weight", {.heads = 32, .parts = 2}}                          rotary halves of each head to pairs
+///     {"k_proj.bias", {.if_missing = 0}}                                    zeros, if the file has no such tensor
+struct RowSelection {
+  Index heads = 1;                        ///< how often the parts repeat
+  Index parts = 1;                        ///< the number of equal parts in each head
+  std::optional<Index> part = {};         ///< takes this part of each head; without one, a row of each part in turn
+  std::optional<double> if_missing = {};  ///< fills the rows if the file has no such tensor
+};
+
+/// A tensor in a file by name, and the rows taken from it. A name alone takes all.
+struct FileRows {
+  /// From a name and, if not all rows in order are meant, the rows.
+  template <class Name>
+  requires std::convertible_to<Name, std::string>
+  FileRows(Name&& tensor, RowSelection selection = {}) : name(std::forward<Name>(tensor)), rows(selection) {}
+
+  std::string name;   ///< stars become, in order, the texts that the parameter's stars match
+  RowSelection rows;  ///< the rows taken
+};
 
 /// Maps one parameter name, or all names that match a pattern, to tensors in a file.
 struct NameRule {
   /// The name from the layer's visit(). A '*' matches any text: "layers.*.norm1.*".
   std::string parameter;
   /// The names in the file. Their stars become, in order, the texts that the parameter's stars match. The rows of
-  /// several tensors are joined: query, key and value weights become in_proj_weight.
-  std::vector<std::string> file = {};
+  /// several tensors are joined: query, key and value weights become in_proj_weight. Of a tensor with more dimensions
+  /// than the parameter, leading extents of 1 go and the last ones become one: a convolution's (E, C, P, P) is (E,
+  /// CPP).
+  std::vector<FileRows> file = {};
   bool transposed = false;  ///< matrices in the file are (in, out), as those of GPT-2
 };
 
@@ -74,21 +105,21 @@ class Mismatches {
   std::vector<std::string> missing_, unfit_, unused_;
 };
 
-/// The names of the tensors in the file whose joined rows are a parameter.
+/// The tensors in the file whose joined rows are a parameter.
 struct Sources {
-  std::vector<std::string> names;
-  bool transposed = false;
+  std::vector<FileRows> tensors;
+  bool transposed = false, by_rule = true;
 };
 
 inline Sources find_sources(const NameMap& map, std::string_view parameter) {
   std::vector<std::string_view> parts;
   for (const NameRule& rule : map.rules) {
     if (!matches(rule.parameter, parameter, &parts)) continue;
-    Sources sources{{}, rule.transposed};
-    for (const std::string& name : rule.file) sources.names.push_back(substitute(name, parts));
+    Sources sources{{}, rule.transposed, true};
+    for (const FileRows& from : rule.file) sources.tensors.emplace_back(substitute(from.name, parts), from.rows);
     return sources;
   }
-  return {{std::string(parameter)}, false};
+  return {{std::string(parameter)}, false, false};
 }
 
 /// The shape of a parameter in PyTorch: (n), or (rows, columns).
@@ -98,47 +129,120 @@ std::vector<Index> shape_of(const Parameter<T>& parameter) {
   return parameter.rank() == 1 ? std::vector<Index>{e[0]} : std::vector<Index>{e[0], e[1]};
 }
 
-/// The reason a parameter cannot be loaded; empty if it can be.
+/// The rows and columns of a tensor in the file as a parameter of this rank sees them; nothing if it can't.
+inline std::optional<Extents<2>> as_matrix(std::span<const Index> shape, int rank, const Sources& sources) {
+  const auto wanted = static_cast<std::size_t>(rank);
+  while (sources.by_rule && shape.size() > wanted && shape[0] == 1) shape = shape.subspan(1);
+  if (shape.size() != wanted && (!sources.by_rule || wanted == 1 || shape.size() < wanted)) return std::nullopt;
+  Extents<2> extents{shape[0], 1};
+  for (const Index e : shape.subspan(1)) extents[1] *= e;
+  if (wanted == 2 && sources.transposed) std::swap(extents[0], extents[1]);
+  return extents;
+}
+
+/// The number of rows that a selection takes of `rows`; nothing if they can't be divided into its parts.
+inline std::optional<Index> selected_rows(const RowSelection& selection, Index rows) {
+  const Index pieces = selection.heads * selection.parts;
+  if (rows % pieces != 0) return std::nullopt;
+  return selection.part ? rows / selection.parts : rows;
+}
+/// The row of the file that is row i of a selection from `rows`.
+inline Index selected_row(const RowSelection& selection, Index rows, Index i) {
+  const Index parts = selection.parts, rest = rows / (selection.heads * parts);
+  if (selection.part) return (i / rest * parts + *selection.part) * rest + i % rest;
+  const Index head = i / (parts * rest), within = i % (parts * rest);
+  return (head * parts + within % parts) * rest + within / parts;
+}
+
+/// The rows of a parameter that come from each of its sources. Sources that the file lacks share what is left.
+struct RowPlan {
+  std::vector<Index> rows;
+  std::string why_not;  ///< the reason a parameter cannot be loaded; empty if it can be
+};
+
 template <class T>
-std::string reason_against(const Parameter<T>& parameter, const Sources& sources, const SafeTensors& file) {
-  const std::vector<Index> wanted = shape_of(parameter);
-  const bool transposed = sources.transposed && wanted.size() == 2;
-  Index rows = 0;
+RowPlan plan_rows(const Parameter<T>& parameter, const Sources& sources, const SafeTensors& file) {
+  const Extents<2>& wanted = parameter.extents();
+  RowPlan plan;
+  Index left = wanted[0], lacking = 0;
   bool fits = true;
   std::string found;
-  for (const std::string& name : sources.names) {
-    std::vector<Index> shape = file.shape(name);
-    found += concat(found.empty() ? "" : ", ", in_quotes(name), " ", shape_text(shape));
-    if (!is_float(file.dtype(name))) return in_quotes(name) + " holds " + std::string(to_string(file.dtype(name)));
-    if (transposed) std::reverse(shape.begin(), shape.end());
+  for (const auto& [name, selection] : sources.tensors) {
+    plan.rows.push_back(0);
+    if (!file.contains(name)) {
+      ++lacking;
+      continue;
+    }
+    const TensorInfo& info = file.info(name);
+    found += concat(found.empty() ? "" : ", ", in_quotes(name), " ", shape_text(info.shape));
+    if (selection.part) found += concat(", of which part ", *selection.part, " of ", selection.parts);
+    if (selection.heads > 1) found += concat(" of ", selection.heads, " heads");
+    if (!is_float(info.dtype)) {
+      plan.why_not = in_quotes(name) + " holds " + std::string(dtype_name(info));
+      return plan;
+    }
+    const std::optional<Extents<2>> extents = as_matrix(info.shape, parameter.rank(), sources);
+    const std::optional<Index> rows = extents ? selected_rows(selection, (*extents)[0]) : std::nullopt;
     // The sum of extents from a malicious file must not overflow.
-    fits = fits && shape.size() == wanted.size() && shape[0] <= wanted[0] - rows &&
-           (wanted.size() == 1 || shape[1] == wanted[1]);
-    if (fits) rows += shape[0];
+    fits = fits && rows && *rows <= left && (*extents)[1] == wanted[1];
+    if (fits) left -= plan.rows.back() = *rows;
   }
-  if (fits && rows == wanted[0]) return {};
-  return "it has shape " + shape_text(wanted) + ", but the file has " + found +
-         (transposed                 ? ", to be transposed"
-          : sources.names.size() > 1 ? ", whose rows are joined"
-                                     : "");
+  fits = fits && (lacking == 0 ? left == 0 : left % lacking == 0);
+  if (!fits) {
+    plan.why_not = "it has shape " + shape_text(shape_of(parameter)) + ", but the file has " + found +
+                   (sources.transposed && parameter.rank() == 2 ? ", to be transposed"
+                    : sources.tensors.size() > 1                ? ", whose rows are joined"
+                                                                : "");
+  }
+  for (std::size_t i = 0; i < plan.rows.size() && lacking > 0; ++i) {
+    if (!file.contains(sources.tensors[i].name)) plan.rows[i] = left / lacking;
+  }
+  return plan;
 }
 
 template <class T>
 void load_parameter(Parameter<T>& parameter, const Sources& sources, const SafeTensors& file) {
-  TensorView<T, 1> value = parameter.mutable_value();
-  Index first = 0;
-  for (const std::string& name : sources.names) {
-    Index count = 1;
-    for (const Index e : file.shape(name)) count *= e;
-    if (sources.transposed && parameter.rank() == 2) {
-      const Tensor<T, 2> columns = file.read<T, 2>(name);
-      for (Index i = 0; i < columns.extent(1); ++i) {
-        for (Index j = 0; j < columns.extent(0); ++j) value(first + i * columns.extent(0) + j) = columns(j, i);
-      }
+  const RowPlan plan = plan_rows(parameter, sources, file);
+  const Index columns = parameter.extents()[1];
+  T* to = parameter.mutable_value().data();
+  for (std::size_t s = 0; s < sources.tensors.size(); ++s) {
+    const auto& [name, selection] = sources.tensors[s];
+    const Index rows = plan.rows[s];
+    const bool transposed = sources.transposed && parameter.rank() == 2;
+    if (!file.contains(name)) {
+      std::fill_n(to, rows * columns, static_cast<T>(*selection.if_missing));
+    } else if (!transposed && selection.parts == 1) {
+      file.read_into(name, std::span<T>(to, static_cast<std::size_t>(rows * columns)));
     } else {
-      file.read_into(name, std::span<T>(value.data() + first, static_cast<std::size_t>(count)));
+      const Index all = (*as_matrix(file.shape(name), parameter.rank(), sources))[0];
+      std::vector<T> numbers(static_cast<std::size_t>(all * columns));
+      file.read_into(name, std::span<T>(numbers));
+      const Index row_stride = transposed ? 1 : columns, column_stride = transposed ? all : 1;
+      for (Index i = 0; i < rows; ++i) {
+        const T* from = numbers.data() + selected_row(selection, all, i) * row_stride;
+        for (Index j = 0; j < columns; ++j) to[i * columns + j] = from[j * column_stride];
+      }
     }
-    first += count;
+    to += rows * columns;
+  }
+}
+
+/// Throws ValueError for a rule that can't work.
+inline void check_rule(const NameRule& rule) {
+  constexpr const char* function = "heed::load_parameters: the rule for ";
+  const auto stars = std::count(rule.parameter.begin(), rule.parameter.end(), '*');
+  HEED_CHECK(!rule.file.empty(), ValueError, function, in_quotes(rule.parameter),
+             " names no tensor of the file; give at least one");
+  for (const auto& [name, rows] : rule.file) {
+    HEED_CHECK(std::count(name.begin(), name.end(), '*') <= stars, ValueError, function, in_quotes(rule.parameter),
+               " has ", stars, " stars, fewer than its ", in_quotes(name), "; each star of the file's name needs one");
+    constexpr Index most = 1 << 24;
+    HEED_CHECK(rows.heads >= 1 && rows.heads <= most && rows.parts >= 1 && rows.parts <= most, ValueError, function,
+               in_quotes(rule.parameter), ": heads = ", rows.heads, " and parts = ", rows.parts, " of ",
+               in_quotes(name), " must be from 1 to ", most);
+    HEED_CHECK(!rows.part || (*rows.part >= 0 && *rows.part < rows.parts), ValueError, function,
+               in_quotes(rule.parameter), ": part = ", rows.part.value_or(0), " of ", in_quotes(name),
+               " is not one of its parts = ", rows.parts, "; parts count from 0");
   }
 }
 
@@ -151,16 +255,7 @@ void load_parameter(Parameter<T>& parameter, const Sources& sources, const SafeT
 /// inconsistent.
 template <class Layer>
 void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map = {}) {
-  for (const NameRule& rule : map.rules) {
-    const auto stars = std::count(rule.parameter.begin(), rule.parameter.end(), '*');
-    HEED_CHECK(!rule.file.empty(), ValueError, "heed::load_parameters: the rule for ",
-               detail::in_quotes(rule.parameter), " names no tensor of the file; give at least one");
-    for (const std::string& name : rule.file) {
-      HEED_CHECK(std::count(name.begin(), name.end(), '*') <= stars, ValueError, "heed::load_parameters: the rule for ",
-                 detail::in_quotes(rule.parameter), " has ", stars, " stars, fewer than its ", detail::in_quotes(name),
-                 "; each star of the file's name needs one");
-    }
-  }
+  for (const NameRule& rule : map.rules) detail::check_rule(rule);
 
   detail::Mismatches mismatches;
   std::set<std::string, std::less<>> used;
@@ -171,17 +266,19 @@ void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map =
                " was released after packing; load parameters before release()");
     const detail::Sources sources = detail::find_sources(map, name);
     bool complete = true;
-    for (const std::string& source : sources.names) {
+    for (const auto& [source, rows] : sources.tensors) {
       used.insert(source);
-      if (file.contains(source)) continue;
+      if (file.contains(source) || rows.if_missing) continue;
       complete = false;
       mismatches.missing(name, source);
     }
     if (!complete) return;
-    const std::string reason = detail::reason_against(parameter, sources, file);
-    if (!reason.empty()) return mismatches.unfit(name, reason);
+    const std::string why_not = detail::plan_rows(parameter, sources, file).why_not;
+    if (!why_not.empty()) return mismatches.unfit(name, why_not);
     using T = typename std::remove_cvref_t<decltype(parameter.value())>::value_type;
-    for (const std::string& source : sources.names) file.require_readable<T>(source);
+    for (const FileRows& source : sources.tensors) {
+      if (file.contains(source.name)) file.template require_readable<T>(source.name);
+    }
   };
   layer.visit("", check);
   for (const std::string& name : file.names()) {
@@ -197,7 +294,8 @@ void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map =
   layer.visit("", load);
 }
 
-/// Loads every parameter of a layer from the file at `path`. Throws as SafeTensors::open() does, too.
+/// Loads every parameter of a layer from the file at `path`, the index of several, or a directory. Throws as
+/// SafeTensors::open() does, too.
 template <class Layer>
 void load_parameters(Layer& layer, const std::string& path, const NameMap& map = {}) {
   load_parameters(layer, SafeTensors::open(path), map);

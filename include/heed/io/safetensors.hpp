@@ -101,34 +101,51 @@ std::optional<double> first_beyond(std::span<const std::byte> bytes) {
 
 }  // namespace detail
 
-/// An open, validated safetensors file. Several threads may read from one object.
+/// An open, validated safetensors file, or the files of one model with their index. Several threads may read from one
+/// object.
 class SafeTensors {
  public:
-  /// Maps the file into memory (or reads it if mapping is not supported) and validates the header. While the object
+  /// Maps the file into memory (or reads it if mapping is not supported) and validates the header. A path that ends in
+  /// .json is an index: all files that it names, next to it, are opened as if they were one. A directory means its
+  /// model.safetensors.index.json or its model.safetensors. While the object
   /// exists, replace the file only by renaming another over it, as save_safetensors() does; never truncate it.
-  /// Throws FormatError, with the tensor and the reason, if the file cannot be opened, is truncated or inconsistent, or
-  /// contains a type that heed does not read.
+  /// Throws FormatError, with the tensor and the reason, if the file cannot be opened, is truncated or inconsistent.
+  /// Tensors of a type that heed does not read, such as C64, have names, shapes and bytes; only reading them throws.
   static SafeTensors open(const std::string& path) {
+    if (const std::string index = path + "/model.safetensors.index.json"; detail::can_be_opened(index))
+      return open_index(index);
+    if (const std::string inside = path + "/model.safetensors"; detail::can_be_opened(inside)) return open(inside);
+    if (path.ends_with(".json")) return open_index(path);
+    SafeTensors tensors(path);
     detail::MappedFile file = detail::MappedFile::open(path);
     const std::span<const std::byte> bytes = file.bytes();
-    return SafeTensors(std::move(file), bytes, path);
+    tensors.add(std::move(file), bytes, path);
+    return tensors;
   }
   /// Reads bytes in memory, which must outlive the object. `name` replaces the path in messages. Throws as open() does.
   static SafeTensors from_memory(std::span<const std::byte> bytes, std::string_view name = "(memory)") {
-    return SafeTensors({}, bytes, name);
+    SafeTensors tensors(name);
+    tensors.add({}, bytes, name);
+    return tensors;
   }
 
+  SafeTensors(SafeTensors&&) noexcept = default;
+  SafeTensors& operator=(SafeTensors&&) noexcept = default;
+
   /// The names of all tensors, in the order of their data.
-  const std::vector<std::string>& names() const { return header_.names; }
+  const std::vector<std::string>& names() const& { return header_.names; }
+  std::vector<std::string> names() const&& { return header_.names; }
   /// True if there is a tensor of this name.
   bool contains(std::string_view name) const { return header_.tensors.find(name) != header_.tensors.end(); }
   /// The free text that the writer of the file added.
-  const Metadata& metadata() const { return header_.metadata; }
+  const Metadata& metadata() const& { return header_.metadata; }
+  Metadata metadata() const&& { return header_.metadata; }
   /// The path in quotes, for messages.
-  const std::string& file() const { return file_; }
+  const std::string& file() const& { return file_; }
+  std::string file() const&& { return file_; }
 
   /// Type and shape. Throws FormatError if there is no tensor of this name, as the functions below do.
-  const TensorInfo& info(std::string_view name) const {
+  const TensorInfo& info(std::string_view name) const& {
     const auto entry = header_.tensors.find(name);
     if (entry == header_.tensors.end()) {
       std::string some;
@@ -140,17 +157,20 @@ class SafeTensors {
     }
     return entry->second;
   }
+  TensorInfo info(std::string_view name) const&& { return info(name); }
   /// The stored type.
   Dtype dtype(std::string_view name) const { return info(name).dtype; }
   /// The extents.
-  const std::vector<Index>& shape(std::string_view name) const { return info(name).shape; }
-  /// The stored bytes: row-major, little endian, possibly unaligned.
-  std::span<const std::byte> bytes(std::string_view name) const { return bytes_of(info(name)); }
+  const std::vector<Index>& shape(std::string_view name) const& { return info(name).shape; }
+  std::vector<Index> shape(std::string_view name) const&& { return info(name).shape; }
+  /// The stored bytes: row-major, little endian, possibly unaligned. A temporary object has none.
+  std::span<const std::byte> bytes(std::string_view name) const& { return bytes_of(info(name)); }
+  void bytes(std::string_view name) const&& = delete;
 
   /// A view of the tensor in the file, without a copy; nothing if it is stored as another type or not aligned for T.
-  /// The object must outlive the view. Throws FormatError if the rank differs.
+  /// The object must outlive the view, and a temporary one has none. Throws FormatError if the rank differs.
   template <class T, int Rank>
-  std::optional<TensorView<const T, Rank>> view(std::string_view name) const {
+  std::optional<TensorView<const T, Rank>> view(std::string_view name) const& {
     static_assert(!std::is_same_v<T, bool>, "heed: the bytes of a BOOL are unchecked; use read_integers<bool, Rank>");
     const TensorInfo& tensor = info(name);
     const Extents<Rank> extents = extents_of<Rank>(name, tensor);
@@ -160,6 +180,8 @@ class SafeTensors {
     }
     return TensorView<const T, Rank>(reinterpret_cast<const T*>(data), extents);
   }
+  template <class T, int Rank>
+  void view(std::string_view name) const&& = delete;
 
   /// Copies a tensor and converts it from the stored floating-point type to T: read<float, 2>("weight"). A scalar reads
   /// as rank 1. Throws FormatError if the rank differs, the tensor contains integers, or a finite number exceeds T.
@@ -194,8 +216,8 @@ class SafeTensors {
   template <FloatElement T>
   void require_readable(std::string_view name) const {
     const TensorInfo& tensor = info(name);
-    HEED_CHECK(is_float(tensor.dtype), FormatError, where(name), "holds ", to_string(tensor.dtype),
-               ", not floating-point numbers; read it with read_integers");
+    HEED_CHECK(is_float(tensor.dtype), FormatError, where(name), "holds ", dtype_name(tensor),
+               is_integer(tensor.dtype) ? ", not floating-point numbers; read it with read_integers" : kNotRead);
     const std::optional<double> beyond =
         detail::with_float_type(tensor.dtype, [&]<class S>(S) { return detail::first_beyond<T, S>(bytes_of(tensor)); });
     HEED_CHECK(!beyond, FormatError, where(name), "is ", to_string(tensor.dtype), " and holds ", *beyond, ", which ",
@@ -208,8 +230,8 @@ class SafeTensors {
   Tensor<I, Rank> read_integers(std::string_view name) const {
     const TensorInfo& tensor = info(name);
     Tensor<I, Rank> result(extents_of<Rank>(name, tensor));
-    HEED_CHECK(!is_float(tensor.dtype), FormatError, where(name), "holds ", to_string(tensor.dtype),
-               ", not integers; read it with read");
+    HEED_CHECK(is_integer(tensor.dtype), FormatError, where(name), "holds ", dtype_name(tensor),
+               is_float(tensor.dtype) ? ", not integers; read it with read" : kNotRead);
     detail::with_integer_type(tensor.dtype, [&]<class S>(S) {
       detail::for_each_block<S>(bytes_of(tensor), [&](const S* block, std::size_t first, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {
@@ -226,18 +248,68 @@ class SafeTensors {
   }
 
  private:
-  SafeTensors(detail::MappedFile memory, std::span<const std::byte> bytes, std::string_view path)
-      : memory_(std::move(memory)), file_(detail::in_quotes(path, path.size())) {
-    auto [header, data_begin] = detail::read_header({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file_);
-    header_ = std::move(header);
-    data_ = bytes.subspan(static_cast<std::size_t>(data_begin));
+  /// One file with its data.
+  struct Shard {
+    detail::MappedFile memory;
+    std::string file;
+    std::span<const std::byte> data;
+  };
+
+  explicit SafeTensors(std::string_view path) : file_(detail::in_quotes(path, path.size())) {}
+
+  static SafeTensors open_index(const std::string& path) {
+    SafeTensors tensors(path);
+    const detail::MappedFile index = detail::MappedFile::open(path);
+    const std::string_view text{reinterpret_cast<const char*>(index.bytes().data()), index.bytes().size()};
+    const Metadata files = detail::HeaderParser(text, tensors.file_).parse_index();
+    const std::string directory = path.substr(0, path.find_last_of('/') + 1);
+    std::map<std::string, std::size_t, std::less<>> opened;
+    for (const auto& [name, file] : files) {
+      // The index may be malicious; its files are next to it.
+      HEED_CHECK(!file.empty() && file.find_first_of("/\\") == std::string::npos, FormatError,
+                 "heed::SafeTensors: file ", tensors.file_, ", tensor ", detail::in_quotes(name), ": its file ",
+                 detail::in_quotes(file), " must be a name without directories");
+      if (!opened.try_emplace(file, tensors.shards_.size()).second) continue;
+      detail::MappedFile memory = detail::MappedFile::open(directory + file);
+      const std::span<const std::byte> bytes = memory.bytes();
+      tensors.add(std::move(memory), bytes, directory + file);
+    }
+    for (const auto& [name, file] : files) {
+      const auto entry = tensors.header_.tensors.find(name);
+      HEED_CHECK(entry != tensors.header_.tensors.end() && entry->second.shard == opened.find(file)->second,
+                 FormatError, "heed::SafeTensors: file ", tensors.file_, ", tensor ", detail::in_quotes(name),
+                 ": the index says that it is in ", detail::in_quotes(file), ", but it is in ",
+                 entry == tensors.header_.tensors.end() ? "no file" : tensors.shards_[entry->second.shard].file);
+    }
+    return tensors;
   }
 
+  void add(detail::MappedFile memory, std::span<const std::byte> bytes, std::string_view path) {
+    Shard shard{std::move(memory), detail::in_quotes(path, path.size()), {}};
+    auto [header, data_begin] =
+        detail::read_header({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, shard.file);
+    shard.data = bytes.subspan(static_cast<std::size_t>(data_begin));
+    for (auto& [name, info] : header.tensors) {
+      info.shard = shards_.size();
+      const auto [entry, is_new] = header_.tensors.try_emplace(name, std::move(info));
+      HEED_CHECK(is_new, FormatError, "heed::SafeTensors: tensor ", detail::in_quotes(name), " is in two files of ",
+                 file_, ": ", shards_[entry->second.shard].file, " and ", shard.file);
+    }
+    header_.names.insert(header_.names.end(), header.names.begin(), header.names.end());
+    header_.metadata.merge(header.metadata);
+    shards_.push_back(std::move(shard));
+  }
+
+  static constexpr const char* kNotRead =
+      ", which heed does not read; convert it to F64, F32, F16, BF16, I8 to I64, U8 to U64 or BOOL, or take "
+      "bytes(name)";
   std::string where(std::string_view name) const {
-    return "heed::SafeTensors: file " + file_ + ", tensor " + detail::in_quotes(name) + ": it ";
+    return "heed::SafeTensors: file " + shards_[info(name).shard].file + ", tensor " + detail::in_quotes(name) +
+           ": it ";
   }
   std::span<const std::byte> bytes_of(const TensorInfo& tensor) const {
-    return data_.subspan(static_cast<std::size_t>(tensor.begin), static_cast<std::size_t>(tensor.end - tensor.begin));
+    return shards_[tensor.shard].data.subspan(static_cast<std::size_t>(tensor.begin),
+                                              static_cast<std::size_t>(tensor.end - tensor.begin));
   }
   static std::size_t element_count(const TensorInfo& tensor) {
     return static_cast<std::size_t>((tensor.end - tensor.begin) / size_of(tensor.dtype));
@@ -268,10 +340,9 @@ class SafeTensors {
     return static_cast<std::uint64_t>(value) <= static_cast<std::uint64_t>(std::numeric_limits<I>::max());
   }
 
-  detail::MappedFile memory_;
   std::string file_;
   detail::SafeTensorsHeader header_;
-  std::span<const std::byte> data_;
+  std::vector<Shard> shards_;
 };
 
 /// A tensor and its name in a file: {"weight", tensor}. Borrows the memory of a Tensor, a view or an Eigen matrix with

@@ -10,75 +10,17 @@
 ///                      "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 ///     the rest  the tensors, row-major and little endian, without gaps; offsets count from here
 ///
-/// Files may be malicious. The parser accepts only this grammar and no other JSON, so that its recursion depth is
-/// bounded, and every length is checked before use.
+/// Files may be malicious. The parser accepts this grammar, with spaces around it and further fields of a tensor, which
+/// it skips; its depth is bounded, and every length is checked before use.
 
-#include <bit>
 #include <map>
+#include <set>
 
 #include <heed/core/core.hpp>
+#include <heed/io/dtype.hpp>
 #include <heed/io/json.hpp>
 
 HEED_NAMESPACE_BEGIN
-
-static_assert(std::endian::native == std::endian::little,
-              "heed reads safetensors files, which are little endian, only on little-endian machines");
-
-/// The element types of safetensors files that heed reads and writes.
-enum class Dtype { F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, Bool };
-
-namespace detail {
-
-struct DtypeFacts {
-  std::string_view name;
-  std::uint64_t bytes;
-};
-/// In the order of Dtype.
-inline constexpr std::array<DtypeFacts, 13> kDtypes{{{"F64", 8},
-                                                     {"F32", 4},
-                                                     {"F16", 2},
-                                                     {"BF16", 2},
-                                                     {"I64", 8},
-                                                     {"I32", 4},
-                                                     {"I16", 2},
-                                                     {"I8", 1},
-                                                     {"U64", 8},
-                                                     {"U32", 4},
-                                                     {"U16", 2},
-                                                     {"U8", 1},
-                                                     {"BOOL", 1}}};
-
-/// The stored type of a C++ type.
-template <class T>
-constexpr Dtype dtype_of() {
-  if constexpr (std::is_same_v<T, double>) return Dtype::F64;
-  if constexpr (std::is_same_v<T, float>) return Dtype::F32;
-  if constexpr (std::is_same_v<T, half>) return Dtype::F16;
-  if constexpr (std::is_same_v<T, bfloat16>) return Dtype::BF16;
-  if constexpr (std::is_same_v<T, bool>) return Dtype::Bool;
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    constexpr std::array<Dtype, 4> with_sign{Dtype::I8, Dtype::I16, Dtype::I32, Dtype::I64};
-    constexpr std::array<Dtype, 4> without{Dtype::U8, Dtype::U16, Dtype::U32, Dtype::U64};
-    return (std::is_signed_v<T> ? with_sign : without)[std::countr_zero(sizeof(T))];
-  }
-}
-
-}  // namespace detail
-
-/// The name of a type in files, such as "BF16".
-constexpr std::string_view to_string(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].name; }
-/// The size of one element in bytes.
-constexpr std::uint64_t size_of(Dtype dtype) { return detail::kDtypes[static_cast<std::size_t>(dtype)].bytes; }
-/// True for floating-point types.
-constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::BF16; }
-
-/// The type, the shape and the position of one tensor in a file.
-struct TensorInfo {
-  Dtype dtype = Dtype::F32;  ///< type of the elements
-  std::vector<Index> shape;  ///< extents; empty for a scalar
-  std::uint64_t begin = 0;   ///< first byte, counted from the start of the data
-  std::uint64_t end = 0;     ///< one past the last byte
-};
 
 /// Free text in a file, by key.
 using Metadata = std::map<std::string, std::string, std::less<>>;
@@ -105,10 +47,13 @@ struct SafeTensorsHeader {
 
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr std::size_t kMaxTensorRank = 64;
+/// Of values in further fields: other readers of JSON have limits too, of brackets and of what a double holds.
+inline constexpr int kMaxSkippedDepth = 100;
+inline constexpr std::size_t kMaxSkippedDigits = 300;
 
-/// The size of a tensor in bytes, or nothing if it exceeds 63 bits.
-inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector<Index>& shape) {
-  std::uint64_t bytes = size_of(dtype);
+/// The product of the extents and `factor`, or nothing if it exceeds 63 bits.
+inline std::optional<std::uint64_t> checked_product(std::uint64_t factor, const std::vector<Index>& shape) {
+  std::uint64_t bytes = factor;
   bool empty = false;
   for (const Index extent : shape) {
     const auto e = static_cast<std::uint64_t>(extent);
@@ -119,6 +64,10 @@ inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector
   }
   return empty ? 0 : bytes;
 }
+/// The size of a tensor in bytes, or nothing if it exceeds 63 bits.
+inline std::optional<std::uint64_t> checked_bytes(Dtype dtype, const std::vector<Index>& shape) {
+  return checked_product(size_of(dtype), shape);
+}
 
 /// Parses the JSON text of a header. Every failure is a FormatError that names the file (as passed), the tensor, the
 /// field and the byte, and says what was expected and what was found.
@@ -126,9 +75,29 @@ class HeaderParser {
  public:
   HeaderParser(std::string_view json, std::string_view file) : text_(json), file_(file) {}
 
+  /// The index of a model in several files: {"weight_map": {"tensor": "file"}}, and members to skip. Returns the files
+  /// by tensor.
+  Metadata parse_index() {
+    part_ = "index";
+    Metadata files;
+    bool seen = false;
+    object([&](const std::string& key) {
+      if (key != "weight_map") return skip_value();
+      if (std::exchange(seen, true)) fail("\"weight_map\" appears twice");
+      field_ = "weight_map";
+      parse_metadata(files);
+      field_ = {};
+    });
+    skip_space();
+    if (at_ != text_.size()) fail("nothing but spaces may follow the last '}', found ", found());
+    if (!seen) fail("\"weight_map\" is missing, so this is not the index of a model in several files");
+    return files;
+  }
+
   SafeTensorsHeader parse() {
     SafeTensorsHeader header;
-    if (text_.empty() || text_.front() != '{') fail("the header must begin with '{', found ", found());
+    skip_space();
+    if (peek() != '{') fail("the header must begin with '{', found ", found());
     object([&](std::string name) {
       if (name == "__metadata__") {
         field_ = "__metadata__";
@@ -153,6 +122,8 @@ class HeaderParser {
 
  private:
   void parse_metadata(Metadata& metadata) {
+    skip_space();
+    if (peek() == 'n') return word("null");
     object([&](const std::string& key) {
       skip_space();
       if (peek() != '"') fail("the value of ", in_quotes(key), " must be a string, found ", found());
@@ -163,6 +134,7 @@ class HeaderParser {
   TensorInfo parse_tensor() {
     TensorInfo info;
     bool has_dtype = false, has_shape = false, has_offsets = false;
+    std::set<std::string, std::less<>> further;
     object([&](const std::string& key) {
       const auto once = [&](bool& seen, std::string_view field) {
         field_ = field;
@@ -170,7 +142,7 @@ class HeaderParser {
       };
       if (key == "dtype") {
         once(has_dtype, "dtype");
-        info.dtype = parse_dtype();
+        parse_dtype(info);
       } else if (key == "shape") {
         once(has_shape, "shape");
         array([&] {
@@ -186,7 +158,8 @@ class HeaderParser {
         });
         if (count != 2) fail("expected [begin, end], found ", count, count == 1 ? " entry" : " entries");
       } else {
-        fail("unknown field ", in_quotes(key), "; a tensor has dtype, shape and data_offsets");
+        if (!further.insert(key).second) fail("field ", in_quotes(key), " appears twice");
+        skip_value();
       }
       field_ = {};
     });
@@ -196,14 +169,16 @@ class HeaderParser {
     return info;
   }
 
-  Dtype parse_dtype() {
+  void parse_dtype(TensorInfo& info) {
     skip_space();
-    const std::string name = string();
-    for (std::size_t i = 0; i < kDtypes.size(); ++i) {
-      if (kDtypes[i].name == name) return static_cast<Dtype>(i);
+    std::string name = string();
+    const auto* found = std::find_if(kDtypes.begin(), kDtypes.end() - 1, [&](const auto& d) { return d.name == name; });
+    info.dtype = static_cast<Dtype>(found - kDtypes.begin());
+    if (info.dtype != Dtype::Other) return;
+    if (bits_in_name(name) == 0) {
+      fail(in_quotes(name), " is no type; a type has letters of its kind and a number of bits, such as F32 or F8_E4M3");
     }
-    fail("heed does not read ", in_quotes(name),
-         "; convert the tensor to F64, F32, F16, BF16, I8 to I64, U8 to U64 or BOOL");
+    info.other = std::move(name);
   }
 
   // The JSON that the grammar needs.
@@ -234,6 +209,54 @@ class HeaderParser {
       skip_space();
     } while (accept(','));
     expect(']');
+  }
+
+  /// Any JSON value, of which nothing is kept.
+  void skip_value(int depth = 0) {
+    if (depth == kMaxSkippedDepth) fail("brackets are nested deeper than ", kMaxSkippedDepth);
+    skip_space();
+    if (peek() == '{') {
+      std::set<std::string> seen;
+      object([&](std::string key) {
+        if (!seen.insert(std::move(key)).second) fail("a key appears twice");
+        skip_value(depth + 1);
+      });
+    } else if (peek() == '[') {
+      array([&] { skip_value(depth + 1); });
+    } else if (peek() == '"') {
+      string();
+    } else if (peek() == 't' || peek() == 'f' || peek() == 'n') {
+      word(peek() == 't' ? "true" : peek() == 'f' ? "false" : "null");
+    } else {
+      skip_number();
+    }
+  }
+
+  void skip_number() {
+    accept('-');
+    std::size_t exponent = 0, digits = 1;
+    if (!accept('0')) digits = skip_digits().size();
+    if (accept('.')) skip_digits();
+    if (accept('e') || accept('E')) {
+      const bool negative = accept('-');
+      if (!negative) accept('+');
+      for (const char digit : skip_digits()) {
+        exponent = std::min<std::size_t>(1000, 10 * exponent + static_cast<std::size_t>(digit - '0'));
+      }
+      if (negative) exponent = 0;
+    }
+    if (digits + exponent > kMaxSkippedDigits) fail("a number has more than ", kMaxSkippedDigits, " digits");
+  }
+  std::string_view skip_digits() {
+    if (!is_digit()) fail("expected a value, found ", found());
+    const std::size_t first = at_;
+    while (is_digit()) ++at_;
+    return text_.substr(first, at_ - first);
+  }
+
+  void word(std::string_view expected) {
+    if (text_.substr(at_, expected.size()) != expected) fail("expected ", expected, ", found ", found());
+    at_ += expected.size();
   }
 
   /// A non-negative integer that fits an Index.
@@ -322,21 +345,31 @@ class HeaderParser {
     skip_space();
     if (!accept(c)) fail("expected '", c, "', found ", found());
   }
-  std::string found() const { return at_ < text_.size() ? in_quotes(text_.substr(at_, 1)) : "the end of the header"; }
+  std::string found() const {
+    return at_ < text_.size() ? in_quotes(text_.substr(at_, 1)) : concat("the end of the ", part_);
+  }
 
   template <class... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
     raise<FormatError>("heed::SafeTensors: file ", file_, in_tensor_ ? ", tensor " + in_quotes(tensor_) : "",
-                       field_.empty() ? "" : ", field " + in_quotes(field_), ", byte ", at_,
-                       " of the header: ", parts...);
+                       field_.empty() ? "" : ", field " + in_quotes(field_), ", byte ", at_, " of the ", part_, ": ",
+                       parts...);
   }
 
   std::string_view text_, file_;
   std::size_t at_ = 0;
   std::string tensor_;
   bool in_tensor_ = false, metadata_seen_ = false;
-  std::string_view field_;
+  std::string_view field_, part_ = "header";
 };
+
+/// The bytes that a tensor takes by its shape, or nothing if it exceeds 63 bits.
+inline std::optional<std::uint64_t> bytes_by_shape(const TensorInfo& info) {
+  if (info.dtype != Dtype::Other) return checked_bytes(info.dtype, info.shape);
+  const std::optional<std::uint64_t> bits = checked_product(bits_in_name(info.other), info.shape);
+  if (!bits) return std::nullopt;
+  return (*bits + 7) / 8;
+}
 
 /// Checks that the tensors cover `data_bytes` bytes without overlaps, gaps or a rest, and orders their names by
 /// position.
@@ -348,7 +381,7 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
     const auto fail = [&, &tensor = name](const auto&... parts) {
       raise<FormatError>("heed::SafeTensors: file ", file, ", tensor ", in_quotes(tensor), ": ", parts...);
     };
-    const std::optional<std::uint64_t> bytes = checked_bytes(info.dtype, info.shape);
+    const std::optional<std::uint64_t> bytes = bytes_by_shape(info);
     if (!bytes) fail("shape ", shape_text(info.shape), " has more bytes than 63 bits can count");
     if (info.begin > info.end) fail("data_offsets [", info.begin, ", ", info.end, "] end before they begin");
     if (info.end > data_bytes) {
@@ -356,8 +389,8 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
            " bytes of data; the file is cut short or its header is damaged");
     }
     if (info.end - info.begin != *bytes) {
-      fail("shape ", shape_text(info.shape), " of ", to_string(info.dtype), " takes ", *bytes,
-           " bytes, but data_offsets [", info.begin, ", ", info.end, "] hold ", info.end - info.begin);
+      fail("shape ", shape_text(info.shape), " of ", dtype_name(info), " takes ", *bytes, " bytes, but data_offsets [",
+           info.begin, ", ", info.end, "] hold ", info.end - info.begin);
     }
     in_order.push_back(&entry);
   }
@@ -387,7 +420,8 @@ inline void check_layout(SafeTensorsHeader& header, std::uint64_t data_bytes, st
 
 /// A sentence about the probable format of a file that is not safetensors; empty if unknown.
 inline std::string_view guess_other_format(std::string_view bytes) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> known{{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> known{{
+      {"{", "; this is JSON: open the index of a model in several files by its name, which ends in .json"},
       {"GGUF", "; this is a GGUF file, convert it to safetensors"},
       {"PK\x03\x04", "; this is a zip archive, perhaps from torch.save: convert it to safetensors"},
       {"\x80\x02", "; this is a Python pickle, perhaps from torch.save: convert it to safetensors"},
