@@ -105,12 +105,12 @@ class AtomicFile {
     const int descriptor = create(exists ? S_IRUSR | S_IWUSR : 0666);
     if (descriptor < 0) return errno;
     if (exists) {
-      // A change of owner clears rights, so they come last. Without permission the group alone may still change.
-      if (::fchown(descriptor, old.st_uid, old.st_gid) != 0 &&
-          ::fchown(descriptor, static_cast<::uid_t>(-1), old.st_gid) != 0) {
-        errno = 0;  // the file then belongs to whoever saves it
-      }
-      if (::fchmod(descriptor, old.st_mode & 07777) != 0) errno = 0;  // a file system without rights
+      // A change of owner clears rights, so they come last. Without permission the group alone may still change; where
+      // it does not, the rights of the old group are not for the new one.
+      const bool has_group = ::fchown(descriptor, old.st_uid, old.st_gid) == 0 ||
+                             ::fchown(descriptor, static_cast<::uid_t>(-1), old.st_gid) == 0;
+      if (::fchmod(descriptor, old.st_mode & (has_group ? 07777 : 0707)) != 0)
+        errno = 0;  // a file system without rights
     }
     stream_.reset(::fdopen(descriptor, "wb"));
     if (stream_) return 0;
