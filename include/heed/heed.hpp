@@ -13,6 +13,7 @@
 #include <heed/core/random.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/io/name_map.hpp>
+#include <heed/io/name_maps.hpp>
 #include <heed/mask/any_mask.hpp>
 #include <heed/mask/basic.hpp>
 #include <heed/mask/bool_mask.hpp>
