@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Includes all of heed except heed/inspect.hpp.
+/// Includes all of heed except heed/inspect.hpp and heed/eigen_tensor.hpp.
 
 #include <heed/attention/attention.hpp>
 #include <heed/attention/linear/linear.hpp>
@@ -25,6 +25,7 @@
 #include <heed/nn/dropout.hpp>
 #include <heed/nn/embedding.hpp>
 #include <heed/nn/feed_forward.hpp>
+#include <heed/nn/group_norm.hpp>
 #include <heed/nn/init.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>

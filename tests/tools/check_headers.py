@@ -15,18 +15,19 @@ import re
 import sys
 
 # For users; a header inside a layer includes what it needs.
-UMBRELLAS = ["heed.hpp", "inspect.hpp", "compiled.hpp"]
+UMBRELLAS = ["heed.hpp", "inspect.hpp", "compiled.hpp", "eigen_tensor.hpp"]
 
 LAYERS = ["core", "mask", "attention", "nn", "io", "train", "inspect", "compiled"]
 
 # What else the headers of one path may include: the machine's instructions, fork(), the system's memory mapping,
-# what the build of heed::compiled writes.
+# what the build of heed::compiled writes, Eigen's unsupported tensors.
 EXTRA_INCLUDES = {
     "core/simd.hpp": {"immintrin.h", "arm_neon.h"},
     "core/float_state.hpp": {"xmmintrin.h"},
     "core/parallel.hpp": {"pthread.h"},
     "io/": {"fcntl.h", "sys/file.h", "sys/mman.h", "sys/stat.h", "unistd.h"},
     "compiled/": {"heed_compiled_abi.hpp"},
+    "eigen_tensor.hpp": {"unsupported/Eigen/CXX11/Tensor"},
 }
 
 # Of C++20, what libstdc++ 12 has.

@@ -123,7 +123,9 @@ class AttentionLayer : public Layer<Derived> {
     const Workspace::Frame frame(context.workspace());
     const auto in = detail::read_as<3>(x, context.workspace());
     const auto out = detail::write_as<3>(y);
-    detail::check_layer_shapes(self().name(), in, out, self().input_width(0), self().output_width(0));
+    detail::check_layer_shapes(
+        self().name(), in, out, self().input_width(0), self().output_width(0),
+        Derived::kInPlace && std::is_null_pointer_v<Cache> ? detail::InPlace::Allowed : detail::InPlace::Forbidden);
     self().run(in, attention, out, cache, context);
   }
 };

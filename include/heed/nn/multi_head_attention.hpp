@@ -8,6 +8,7 @@
 #include <heed/attention/attention.hpp>
 #include <heed/nn/attention_layer.hpp>
 #include <heed/nn/linear.hpp>
+#include <heed/nn/norm.hpp>
 #include <heed/nn/rotary.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -25,6 +26,8 @@ struct MultiHeadAttentionOptions {
   std::optional<double> scale{};              ///< of the scores; 1/√Dk by default
   double dropout = 0;                         ///< probability that a weight is dropped, while context.training
   RotaryEmbeddingOptions rotary = kNoRotary;  ///< turns queries and keys by their positions
+  /// Normalizes each head's queries and keys, before they are turned: q_norm and k_norm. Its embed_dim 0 means Dk.
+  std::optional<NormOptions> qk_norm{};
 };
 
 /// y = out_proj(concat over h of softmax(scale · Q_h·K_gᵀ)·V_g), g = h / (H/G), under any attention: masks, score
@@ -69,28 +72,33 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     }
     if (options_.bias) in_proj_bias = Parameter<T>(first_row(3));
     if (options_.rotary.enabled) rotary_.emplace(options_.rotary);
+    if (options_.qk_norm) q_norm.emplace(*options_.qk_norm), k_norm.emplace(*options_.qk_norm);
   }
 
-  /// Memory of a forward that backward() needs: its inputs, borrowed, the projections, the attended values, and what
-  /// attention keeps.
+  /// Memory of a forward that backward() needs: its inputs, borrowed, the projections, before and after a norm, the
+  /// attended values, and what attention keeps.
   struct Cache {
     Inputs inputs{};
     std::array<Buffer<T>, 3> projected;
+    std::array<Buffer<T>, 2> normalized;
+    std::array<typename Norm<T>::Cache, 2> norms;
     Buffer<T> attended;
     AttentionCache<T> attention;
 
     /// Memory held.
     std::size_t bytes() const {
-      return projected[0].bytes() + projected[1].bytes() + projected[2].bytes() + attended.bytes() + attention.bytes();
+      return projected[0].bytes() + projected[1].bytes() + projected[2].bytes() + normalized[0].bytes() +
+             normalized[1].bytes() + norms[0].bytes() + norms[1].bytes() + attended.bytes() + attention.bytes();
     }
   };
 
-  Parameter<T> in_proj_weight;  ///< (H·Dk + G·Dk + G·Dv, E), where the inputs have one width
-  Parameter<T> q_proj_weight;   ///< (H·Dk, E), where they do not
-  Parameter<T> k_proj_weight;   ///< (G·Dk, key_dim), where they do not
-  Parameter<T> v_proj_weight;   ///< (G·Dv, value_dim), where they do not
-  Parameter<T> in_proj_bias;    ///< (H·Dk + G·Dk + G·Dv)
-  Linear<T> out_proj;           ///< (E, H·Dv)
+  Parameter<T> in_proj_weight;            ///< (H·Dk + G·Dk + G·Dv, E), where the inputs have one width
+  Parameter<T> q_proj_weight;             ///< (H·Dk, E), where they do not
+  Parameter<T> k_proj_weight;             ///< (G·Dk, key_dim), where they do not
+  Parameter<T> v_proj_weight;             ///< (G·Dv, value_dim), where they do not
+  Parameter<T> in_proj_bias;              ///< (H·Dk + G·Dk + G·Dv)
+  Linear<T> out_proj;                     ///< (E, H·Dv)
+  std::optional<Norm<T>> q_norm, k_norm;  ///< (Dk), of each head, where `qk_norm` asks for them
 
   /// The list of members, for Module.
   static void members(auto&& f) {
@@ -100,6 +108,8 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     f("v_proj_weight", &MultiHeadAttention::v_proj_weight);
     f("in_proj_bias", &MultiHeadAttention::in_proj_bias);
     f("out_proj", &MultiHeadAttention::out_proj);
+    f("q_norm", &MultiHeadAttention::q_norm);
+    f("k_norm", &MultiHeadAttention::k_norm);
   }
   static constexpr std::string_view name() { return "heed::MultiHeadAttention"; }  ///< the layer in error texts
   /// With everything that 0 means filled in.
@@ -117,6 +127,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     if (in_proj_bias.exists()) init::zeros(in_proj_bias);
     init::xavier_uniform(out_proj.weight, random(detail::join(name, "out_proj.weight")));
     if (out_proj.bias.exists()) init::zeros(out_proj.bias);
+    if (q_norm) q_norm->initialize(random), k_norm->initialize(random);
   }
 
   /// See Module::pack().
@@ -236,11 +247,15 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       return kept ? kept->template view<3>(extents) : context.workspace().template tensor<T, 3>(extents);
     };
     if (cache) cache->inputs = inputs;
-    const Heads<T> in = heads_of(inputs, [&](int part, int end, const Extents<3>& extents) {
+    Heads<T> in = heads_of(inputs, [&](int part, int end, const Extents<3>& extents) {
       const Out projected = memory(cache ? &cache->projected[at(part)] : nullptr, extents);
       project(inputs[at(part)], part, end, projected, context);
       return projected;
     });
+    if (q_norm) {
+      in.q = normalize(0, in.q, cache, context);
+      in.k = normalize(1, in.k, cache, context);
+    }
     if (rotary_) {
       rotary_->forward(in.q, Positions(), in.q, context);
       rotary_->forward(in.k, Positions(), in.k, context);
@@ -289,6 +304,10 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       rotary_->inverse(d.q, Positions(), d.q, context);
       rotary_->inverse(d.k, Positions(), d.k, context);
     }
+    if (q_norm) {
+      q_norm->run_backward(rows_of_heads(d.q), rows_of_heads(d.q), cache.norms[0], context);
+      k_norm->run_backward(rows_of_heads(d.k), rows_of_heads(d.k), cache.norms[1], context);
+    }
     heads_of(inputs, [&](int part, int end, const Extents<3>&) {
       const Out& errors = projected[at(part)];
       const Index first = first_weight_row(part), count = first_row(end) - first_row(part);
@@ -334,6 +353,12 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       if (o.rotary.head_dim == 0) o.rotary.head_dim = o.head_dim;
       HEED_CHECK(o.rotary.head_dim == o.head_dim, ShapeError, name(), ": rotary.head_dim = ", o.rotary.head_dim,
                  " but head_dim = ", o.head_dim, "; leave it 0, or give rotary.rotary_dim to turn a part of each head");
+    }
+    if (o.qk_norm) {
+      if (o.qk_norm->embed_dim == 0) o.qk_norm->embed_dim = o.head_dim;
+      HEED_CHECK(o.qk_norm->embed_dim == o.head_dim, ShapeError, name(),
+                 ": qk_norm->embed_dim = ", o.qk_norm->embed_dim, " but head_dim = ", o.head_dim,
+                 "; leave it 0: each head is normalized alone");
     }
     detail::check_attention_options(name(), o.scale, o.dropout);
     return o;
@@ -433,6 +458,25 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       const Out columns = to.slice(2, first_row(part) - first_row(first), rows(part));
       detail::linear<T>(x, *packed_[at(part)].current(weight(part)), columns, {.bias = bias_of(part)}, context);
     }
+  }
+
+  /// Heads (B, heads, L, Dk) of a projection as rows (B·L, heads, Dk).
+  static Out rows_of_heads(const TensorView<T, 4>& x) {
+    return {x.data(), {x.extent(0) * x.extent(2), x.extent(1), x.extent(3)}, {x.stride(2), x.stride(1), x.stride(3)}};
+  }
+  /// Queries (part 0) or keys (part 1) after their norm: in place, unless a backward needs both.
+  TensorView<T, 4> normalize(int part, const TensorView<T, 4>& x, Cache* cache, Context& context) const {
+    const Context::Scope scope(context, part == 0 ? "q_norm" : "k_norm");
+    const Norm<T>& norm = part == 0 ? *q_norm : *k_norm;
+    const Out rows = rows_of_heads(x);
+    if (!cache) {
+      norm.run(rows, rows, nullptr, context);
+      return x;
+    }
+    const Out y = cache->normalized[at(part)].template view<3>({x.extent(0), x.extent(2), x.extent(1) * x.extent(3)});
+    const TensorView<T, 4> heads = detail::split_heads(y, 0, x.extent(1), x.extent(3));
+    norm.run(rows, rows_of_heads(heads), &cache->norms[at(part)], context);
+    return heads;
   }
 
   template <TensorLike Q, class... Parts>

@@ -62,6 +62,22 @@ class Parameter {
   }
   /// The same as a matrix (rows, columns).
   TensorView<T, 2> mutable_matrix() & { return {mutable_value().data(), extents_}; }
+  /// layer.weight = W: copies a matrix of this shape, a vector of this length into a vector; Eigen of any storage
+  /// order, a block, a map or an expression; a tensor or a view. W is (out, in): where another code computes x·W,
+  /// assign W.transpose(). A square W can't be told from its transpose. Packed copies are dropped, and a released value
+  /// is back. Throws ShapeError for another shape, ValueError for a parameter that does not exist.
+  template <TensorLike X>
+  Parameter& operator=(const X& x) & {
+    static_assert(std::is_same_v<scalar_of_t<X>, T>,
+                  "heed::Parameter: the numbers have another type than the parameter; convert them: W.cast<float>()");
+    static_assert(rank_of_v<X> <= 2,
+                  "heed::Parameter: a parameter is a vector or a matrix; give a tensor of that rank");
+    HEED_CHECK(exists(), ValueError,
+               "heed::Parameter: numbers are assigned to a parameter that the layer does not have; turn it on in the "
+               "layer's options (a bias: .bias = true)");
+    assign(matrix_of(x));
+    return *this;
+  }
   void value() const&& = delete;
   void matrix() const&& = delete;
   void mutable_value() && = delete;
@@ -99,6 +115,34 @@ class Parameter {
   }
 
  private:
+  using Matrix = typename TensorView<T, 2>::Matrix;
+
+  /// A copy, so that x may read this parameter: weight = weight.matrix().transpose(0, 1).
+  template <class X>
+  static Matrix matrix_of(const X& x) {
+    if constexpr (EigenDense<X>)
+      return x.derived().matrix();
+    else if constexpr (rank_of_v<X> == 2)
+      return TensorView<const T, 2>(view_of(x)).matrix();
+    else
+      return TensorView<const T, 1>(view_of(x)).unsqueeze().matrix();
+  }
+  void assign(const Matrix& numbers) {
+    const Index rows = numbers.rows(), columns = numbers.cols();
+    if (rank_ == 1) {
+      HEED_CHECK((rows == 1 || columns == 1) && numbers.size() == size(), ShapeError, "heed::Parameter: a vector of ",
+                 size(), " numbers can't take a matrix ", Extents<2>{rows, columns}, "; give ", size(), " numbers");
+    } else {
+      HEED_CHECK((Extents<2>{rows, columns} == extents_), ShapeError, "heed::Parameter: the weight is ", extents_,
+                 " but the matrix is ", Extents<2>{rows, columns},
+                 Extents<2>{columns, rows} == extents_
+                     ? "; its transpose fits: weights are (out, in), assign W.transpose()"
+                     : "; weights are (out, in): give a matrix of that shape");
+    }
+    value_.template view<2>(extents_);
+    const TensorView<T, 1> to = mutable_value();
+    std::copy_n(numbers.data(), numbers.size(), to.data());
+  }
   void require_value() const {
     HEED_CHECK(!released(), ValueError, "heed::Parameter: the value of shape ", extents_,
                " was released after packing; keep it (don't call release) to read, train or save it");

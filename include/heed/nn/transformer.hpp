@@ -181,6 +181,7 @@ class Encoder : public detail::EncoderStack<T>, public AttentionLayer<Encoder<T>
   using detail::EncoderStack<T>::input_width;
   using detail::EncoderStack<T>::output_width;
   using AttentionLayer<Encoder, T>::run;
+  static constexpr bool kInPlace = true;  ///< without a cache, y may be x; dx may be dy
 
   /// Throws ShapeError for a negative number of blocks, and what a block finds wrong with its options.
   explicit Encoder(const EncoderOptions& options) : detail::EncoderStack<T>(name(), options) {}

@@ -32,8 +32,9 @@ struct EncoderLayerOptions {
   bool bias = true;                                    ///< in projections and norms
   Index num_kv_heads = 0;                              ///< G, a divisor of H; 0 means H
   RotaryEmbeddingOptions rotary = kNoRotary;           ///< of self-attention; head_dim 0 means the width of a head
-  double dropout = 0;               ///< while context.training: of attention weights, hidden units, a and f
-  NormKind norm = NormKind::Layer;  ///< LayerNorm or RMSNorm
+  double dropout = 0;                    ///< while context.training: of attention weights, hidden units, a and f
+  NormKind norm = NormKind::Layer;       ///< LayerNorm or RMSNorm
+  std::optional<NormOptions> qk_norm{};  ///< of each head's queries and keys in self-attention
 };
 
 /// Options of DecoderLayer.
@@ -49,8 +50,9 @@ struct DecoderLayerOptions {
   Index num_kv_heads = 0;                              ///< G, a divisor of H; 0 means H
   RotaryEmbeddingOptions rotary = kNoRotary;           ///< of self-attention; head_dim 0 means the width of a head
   Index memory_dim = 0;                                ///< width of the memory; 0 means E
-  double dropout = 0;               ///< while context.training: of attention weights, hidden units, a, c and f
-  NormKind norm = NormKind::Layer;  ///< LayerNorm or RMSNorm
+  double dropout = 0;                    ///< while context.training: of attention weights, hidden units, a, c and f
+  NormKind norm = NormKind::Layer;       ///< LayerNorm or RMSNorm
+  std::optional<NormOptions> qk_norm{};  ///< of each head's queries and keys in self-attention
 };
 
 namespace detail {
@@ -63,7 +65,8 @@ MultiHeadAttentionOptions self_attention_options(const Options& o) {
           .num_kv_heads = o.num_kv_heads,
           .bias = o.bias,
           .dropout = o.dropout,
-          .rotary = o.rotary};
+          .rotary = o.rotary,
+          .qk_norm = o.qk_norm};
 }
 template <class Options>
 FeedForwardOptions feed_forward_options(const Options& o) {
@@ -180,6 +183,7 @@ class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
 
  public:
   using AttentionLayer<EncoderLayer, T>::run;
+  static constexpr bool kInPlace = true;  ///< without a cache, y may be x; dx may be dy
 
   /// Throws what its parts find wrong with the options.
   explicit EncoderLayer(const EncoderLayerOptions& options)
@@ -294,8 +298,8 @@ class MemoryLayer : public Module<Derived> {
     return (*this)(x, memory, attention, context);
   }
 
-  /// Throws ShapeError unless x and y are (B, Lq, E) and memory (B, Lk, memory_dim), ValueError when y overlaps x or
-  /// memory, and for a mask or modifier that does not fit.
+  /// y may be x. Throws ShapeError unless x and y are (B, Lq, E) and memory (B, Lk, memory_dim), ValueError when y
+  /// overlaps a part of x or memory, and for a mask or modifier that does not fit.
   template <TensorLike X, TensorLike Memory, TensorLike Y>
   void forward(const X& x, const Memory& memory, const DecoderAttention<T>& attention, Y&& y, Context& context) const {
     checked(x, memory, attention, y, nullptr, context);
@@ -332,7 +336,8 @@ class MemoryLayer : public Module<Derived> {
     const TensorView<const T, 3> in = detail::read_as<3>(x, context.workspace());
     const TensorView<const T, 3> from = detail::read_as<3>(memory, context.workspace());
     const TensorView<T, 3> out = detail::write_as<3>(y);
-    detail::check_layer_shapes(self().name(), in, out, self().input_width(0), self().input_width(0));
+    detail::check_layer_shapes(self().name(), in, out, self().input_width(0), self().input_width(0),
+                               std::is_null_pointer_v<Cache> ? detail::InPlace::Allowed : detail::InPlace::Forbidden);
     detail::check_width(self().name(), "memory", from, self().memory_width());
     HEED_CHECK(from.extent(0) == in.extent(0), ShapeError, self().name(), ": memory ", from.extents(),
                " has B = ", from.extent(0), " but x ", in.extents(), " has B = ", in.extent(0),
