@@ -115,11 +115,23 @@ void check_header(std::string_view text) {
   }
 }
 
+void check_index(std::string_view text) {
+  heed::Metadata files;
+  try {
+    files = heed::detail::HeaderParser(text, "fuzz").parse_index();
+  } catch (const heed::FormatError&) {
+    return;
+  }
+  const std::optional<Json> other = other_reading(text);
+  require(other.has_value(), "what is read as an index is JSON without repeated keys");
+  require(other->at("weight_map").get<heed::Metadata>() == files, "every tensor has the file that the index gives");
+}
+
 }  // namespace
 
 void heed_test::fuzz(FuzzInput& input) {
-  if (input.chance(0.25))
-    check_writer(input);
-  else
-    check_header(input.rest());
+  if (input.chance(0.25)) return check_writer(input);
+  const std::string_view text = input.rest();
+  check_header(text);
+  check_index(text);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -416,6 +417,37 @@ TEST_F(NameMapTest, F05_RowsAreReorderedHeadByHead) {
   EXPECT_EQ(order({{"*", {.heads = 1, .parts = 2}}}), (Order{0, 3, 1, 4, 2, 5}));
   EXPECT_EQ(order({{"*", {.heads = 1, .parts = 3}}}), (Order{0, 2, 4, 1, 3, 5}));
   EXPECT_EQ(order({{"*", {.heads = 3, .parts = 2}}}), (Order{0, 1, 2, 3, 4, 5}));
+}
+
+// Phi-3 has H query heads, then G key and G value heads; Falcon and InternLM2 have such a group for each key head.
+TEST_F(NameMapTest, F05_PartsMayBeUnequal) {
+  const Eigen::MatrixXf w = counted(12);
+  const Eigen::VectorXf b = w.col(0);
+  const SafeTensors file = saved({{"qkv.w", w}, {"qkv.b", b}});
+  const auto order = [&](std::vector<heed::RowSelection> rows) {
+    std::vector<heed::FileRows> from;
+    for (const heed::RowSelection& selection : rows) from.emplace_back("qkv.*", selection);
+    Rows layer;
+    load_parameters(layer, file, {.rules = {{"*", from}}});
+    return layer.order();
+  };
+  // Two rows a head: four query heads, a key and a value head.
+  EXPECT_EQ(order({{.parts = 6, .part = 0, .count = 3}}), (Order{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(order({{.parts = 6, .part = 5}, {.parts = 6, .part = 2, .count = 2}}), (Order{10, 11, 4, 5, 6, 7}));
+  EXPECT_EQ(order({{.parts = 2, .part = 1, .count = 1}}), (Order{6, 7, 8, 9, 10, 11}));
+  // In each of several heads.
+  EXPECT_EQ(order({{.heads = 2, .parts = 3, .part = 1}, {.parts = 6, .part = 1}}), (Order{2, 3, 8, 9, 2, 3}));
+  EXPECT_EQ(order({{.heads = 2, .parts = 6, .part = 0, .count = 3}}), (Order{0, 1, 2, 6, 7, 8}));
+  EXPECT_EQ(order({{.heads = 3, .parts = 4, .part = 2, .count = 2}}), (Order{2, 3, 6, 7, 10, 11}));
+  EXPECT_TRUE(has_all(heed_test::message_of<heed::FormatError>([&] { order({{.parts = 6, .part = 1, .count = 5}}); }),
+                      {"it has shape (6, 2)", "\"qkv.w\" (12, 2), of which 5 parts from 1 of 6"}));
+  for (const heed::RowSelection& wrong : {heed::RowSelection{.parts = 6, .part = 4, .count = 3},
+                                          {.parts = 6, .part = 4, .count = 0},
+                                          {.parts = 6, .part = 1, .count = -1},
+                                          {.parts = 6, .part = 1, .count = std::numeric_limits<Index>::max()},
+                                          {.parts = 6, .count = 2}}) {
+    EXPECT_TRUE(has_all(heed_test::message_of<heed::ValueError>([&] { order({wrong}); }), {"count = ", "qkv.*"}));
+  }
 }
 
 TEST_F(NameMapTest, F05_AFusedTransposedTensorIsTakenApart) {

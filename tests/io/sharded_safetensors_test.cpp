@@ -95,7 +95,8 @@ TEST_F(ShardedSafeTensors, F11_TensorsThatTheIndexDoesNotListAreThereToo) {
 }
 
 TEST_F(ShardedSafeTensors, DamagedIndexesAreRefused) {
-  for (const std::string& name : {"../" + kFirst, std::string("/etc/passwd"), std::string("a\\\\b"), std::string()}) {
+  for (const std::string& name :
+       {"../" + kFirst, std::string("/etc/passwd"), std::string("a\\\\b"), std::string(), kFirst + "\\u0000"}) {
     write_index(R"({"bias": ")" + name + R"("})");
     EXPECT_NE(refusal().find("a name without directories"), std::string::npos) << name;
   }
@@ -103,8 +104,8 @@ TEST_F(ShardedSafeTensors, DamagedIndexesAreRefused) {
   EXPECT_TRUE(has_all(refusal(), {"field \"weight_map\"", "of the index", "must be a string"}));
   write_index(R"({"bias": "a", "bias": "b"})");
   EXPECT_NE(refusal().find("appears twice"), std::string::npos);
-  for (const char* text :
-       {"", "[]", "{}", R"({"weight_map":{}} x)", R"({"weight_map":)", R"({"weight_map":{},"weight_map":{}})"}) {
+  for (const char* text : {"", "[]", "{}", R"({"weight_map":{}} x)", R"({"weight_map":)",
+                           R"({"weight_map":{},"weight_map":{}})", R"({"weight_map":null})"}) {
     heed_test::write_text(index_, text);
     EXPECT_TRUE(has_all(refusal(), {"heed::SafeTensors: file \"", "index"})) << text;
   }

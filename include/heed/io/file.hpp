@@ -23,6 +23,13 @@ HEED_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// True if there is a file that can be read.
+inline bool can_be_opened(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file) std::fclose(file);
+  return file != nullptr;
+}
+
 /// Read-only bytes of a file. While a file is mapped, nobody may shorten it in place (replace it by renaming another
 /// over it instead): reading a mapped page that is gone ends the program on POSIX systems.
 class MappedFile {

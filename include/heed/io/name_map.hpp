@@ -26,12 +26,14 @@ HEED_NAMESPACE_BEGIN
 ///
 ///     {"mlp.gate_up_proj.weight", {.parts = 2, .part = 0}}                  the first half of the rows
 ///     {"query_key_value.*", {.heads = 12, .parts = 3, .part = 1}}           the keys, where each head has its q, k, v
+///     {"qkv_proj.weight", {.parts = 48, .part = 32, .count = 8}}            the keys of 8 heads after 32 of queries
 ///     {"q_proj.weight", {.heads = 32, .parts = 2}}                          rotary halves of each head to pairs
 ///     {"k_proj.bias", {.if_missing = 0}}                                    zeros, if the file has no such tensor
 struct RowSelection {
   Index heads = 1;                        ///< how often the parts repeat
   Index parts = 1;                        ///< the number of equal parts in each head
   std::optional<Index> part = {};         ///< takes this part of each head; without one, a row of each part in turn
+  Index count = 1;                        ///< with `part`, takes as many parts, this one and those after it
   std::optional<double> if_missing = {};  ///< fills the rows if the file has no such tensor
 };
 
@@ -144,12 +146,15 @@ inline std::optional<Extents<2>> as_matrix(std::span<const Index> shape, int ran
 inline std::optional<Index> selected_rows(const RowSelection& selection, Index rows) {
   const Index pieces = selection.heads * selection.parts;
   if (rows % pieces != 0) return std::nullopt;
-  return selection.part ? rows / selection.parts : rows;
+  return selection.part ? rows / selection.parts * selection.count : rows;
 }
 /// The row of the file that is row i of a selection from `rows`.
 inline Index selected_row(const RowSelection& selection, Index rows, Index i) {
   const Index parts = selection.parts, rest = rows / (selection.heads * parts);
-  if (selection.part) return (i / rest * parts + *selection.part) * rest + i % rest;
+  if (selection.part) {
+    const Index taken = selection.count * rest;
+    return (i / taken * parts + *selection.part) * rest + i % taken;
+  }
   const Index head = i / (parts * rest), within = i % (parts * rest);
   return (head * parts + within % parts) * rest + within / parts;
 }
@@ -175,7 +180,11 @@ RowPlan plan_rows(const Parameter<T>& parameter, const Sources& sources, const S
     }
     const TensorInfo& info = file.info(name);
     found += concat(found.empty() ? "" : ", ", in_quotes(name), " ", shape_text(info.shape));
-    if (selection.part) found += concat(", of which part ", *selection.part, " of ", selection.parts);
+    if (selection.part) {
+      found += selection.count == 1 ? concat(", of which part ", *selection.part)
+                                    : concat(", of which ", selection.count, " parts from ", *selection.part);
+      found += concat(" of ", selection.parts);
+    }
     if (selection.heads > 1) found += concat(" of ", selection.heads, " heads");
     if (!is_float(info.dtype)) {
       plan.why_not = in_quotes(name) + " holds " + std::string(dtype_name(info));
@@ -240,9 +249,13 @@ inline void check_rule(const NameRule& rule) {
     HEED_CHECK(rows.heads >= 1 && rows.heads <= most && rows.parts >= 1 && rows.parts <= most, ValueError, function,
                in_quotes(rule.parameter), ": heads = ", rows.heads, " and parts = ", rows.parts, " of ",
                in_quotes(name), " must be from 1 to ", most);
-    HEED_CHECK(!rows.part || (*rows.part >= 0 && *rows.part < rows.parts), ValueError, function,
-               in_quotes(rule.parameter), ": part = ", rows.part.value_or(0), " of ", in_quotes(name),
-               " is not one of its parts = ", rows.parts, "; parts count from 0");
+    const Index part = rows.part.value_or(0);
+    HEED_CHECK(part >= 0 && part < rows.parts, ValueError, function, in_quotes(rule.parameter), ": part = ", part,
+               " of ", in_quotes(name), " is not one of its parts = ", rows.parts, "; parts count from 0");
+    HEED_CHECK(rows.count >= 1 && rows.count <= rows.parts - part && (rows.part || rows.count == 1), ValueError,
+               function, in_quotes(rule.parameter), ": count = ", rows.count, " of ", in_quotes(name),
+               " from part = ", part, " on must be from 1 to ", rows.part ? rows.parts - part : 1,
+               "; only with a part, it is more");
   }
 }
 

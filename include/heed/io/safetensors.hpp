@@ -266,7 +266,8 @@ class SafeTensors {
     std::map<std::string, std::size_t, std::less<>> opened;
     for (const auto& [name, file] : files) {
       // The index may be malicious; its files are next to it.
-      HEED_CHECK(!file.empty() && file.find_first_of("/\\") == std::string::npos, FormatError,
+      constexpr std::string_view outside("/\\\0", 3);
+      HEED_CHECK(!file.empty() && file.find_first_of(outside) == std::string::npos, FormatError,
                  "heed::SafeTensors: file ", tensors.file_, ", tensor ", detail::in_quotes(name), ": its file ",
                  detail::in_quotes(file), " must be a name without directories");
       if (!opened.try_emplace(file, tensors.shards_.size()).second) continue;

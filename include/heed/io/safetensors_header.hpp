@@ -80,17 +80,20 @@ class HeaderParser {
   Metadata parse_index() {
     part_ = "index";
     Metadata files;
-    bool seen = false;
+    std::set<std::string, std::less<>> seen;
     object([&](const std::string& key) {
+      if (!seen.insert(key).second) fail("field ", in_quotes(key), " appears twice");
       if (key != "weight_map") return skip_value();
-      if (std::exchange(seen, true)) fail("\"weight_map\" appears twice");
       field_ = "weight_map";
+      skip_space();
+      if (peek() != '{') fail("expected '{', found ", found());
       parse_metadata(files);
       field_ = {};
     });
     skip_space();
     if (at_ != text_.size()) fail("nothing but spaces may follow the last '}', found ", found());
-    if (!seen) fail("\"weight_map\" is missing, so this is not the index of a model in several files");
+    if (seen.count("weight_map") == 0)
+      fail("\"weight_map\" is missing, so this is not the index of a model in several files");
     return files;
   }
 
