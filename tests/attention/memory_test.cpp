@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How much memory attention takes beside its arguments, and when (C43).
+// The memory that attention takes in addition to its arguments, and when (C43).
 #include <cstddef>
 #include <vector>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes tokens.json beside this script: the ids that the original tokenizer gives for the texts of case F41.
+"""Writes tokens.json next to this script: the ids that the original tokenizer gives for the texts of case F41.
 
     pip install tokenizers==0.23.3
     python3 tokens.py vocab.txt      # that of all-MiniLM-L6-v2; examples/sentence_search/fetch_model.sh fetches it

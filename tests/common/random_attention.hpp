@@ -178,6 +178,7 @@ class RandomAttention {
     } else {
       const double slope = random_.pick({0.0625, 0.5});
       const int reach = std::max(shape_.Lq, shape_.Lk);
+      first_.assign(samples(), 0);
       distances_ = heed::Tensor<A, 2>(1, 2 * reach + 1);
       for (int i = -reach; i <= reach; ++i) distances_(0, i + reach) = static_cast<A>(-slope * std::abs(i));
       modifier_ = kind == 0 ? AnyModifier::soft_cap(cap) : AnyModifier::distance(slope);
@@ -185,14 +186,15 @@ class RandomAttention {
     is_from_heed_ = random_.chance(0.5);
   }
 
+  std::size_t samples() const { return static_cast<std::size_t>(shape_.B); }
   double scale() const { return options_.scale.value_or(1 / std::sqrt(static_cast<double>(shape_.Dk))); }
   bool visible(int b, int h, int q, int k) const { return (*truth_)(b, h, q, k); }
   bool sees_something(int b, int h, int q) const { return truth_->any(b, h, q); }
 
-  /// f(modifier) with its real type: none, one that a user wrote, or the same from heed, whose bias then adds to
-  /// `dbias`.
+  /// f(modifier) with its real type: none, one that a user wrote, or the same from heed for a call of so many samples,
+  /// whose bias then adds to `dbias`.
   template <class F>
-  void with_modifier(F&& f, heed::TensorView<A, 4> dbias = {}) const {
+  void with_modifier(F&& f, std::size_t samples, heed::TensorView<A, 4> dbias = {}) const {
     if (!modifier_) return f(heed::NoModifier{});
     if (!is_from_heed_) return f(*modifier_);
     const auto bias = [&] {
@@ -207,13 +209,14 @@ class RandomAttention {
       case AnyModifier::Kind::CappedTable:
         return f(then(heed::SoftCap(modifier_->number()), bias()));
       default:
-        return f(heed::RelativeBias(distances_, heed::Alignment::top_left()));
+        return f(heed::RelativeBias(distances_, heed::Alignment::from(std::span(first_).first(samples))));
     }
   }
   /// f(mask, modifier) with their real types.
   template <class F>
   void with_types(F&& f, heed::TensorView<A, 4> dbias = {}) const {
-    mask_.with_mask([&](const auto& mask) { with_modifier([&](const auto& modifier) { f(mask, modifier); }, dbias); });
+    mask_.with_mask(
+        [&](const auto& mask) { with_modifier([&](const auto& modifier) { f(mask, modifier); }, samples(), dbias); });
   }
 
   Statistics attend(Queries q, Keys k, Keys v) {
@@ -444,7 +447,8 @@ class RandomAttention {
     const AnyMask<false> pairs(heed::mask([this](int b, int h, int q, int k) { return mask_.visible(b, h, q, k); }));
     heed::Tensor<T, 4> out(clean_->out.extents());
     with_modifier(
-        [&](const auto& modifier) { heed::attention_into(out, q_, k_, v_, pairs, modifier, options_, *context_); });
+        [&](const auto& modifier) { heed::attention_into(out, q_, k_, v_, pairs, modifier, options_, *context_); },
+        samples());
     EXPECT_TRUE(same_bits(out, clean_->out)) << "the same pairs from a function give other bits";
   }
 
@@ -455,9 +459,11 @@ class RandomAttention {
     const AnyMask<false> mask(heed::mask([this, b0](int, int h, int q, int k) { return mask_.visible(b0, h, q, k); }));
     const auto alone = [&](const auto& x) { return std::as_const(x).view().slice(0, b0, 1); };
     heed::Tensor<T, 4> out(1, shape_.H, shape_.Lq, shape_.Dv);
-    with_modifier([&](const auto& modifier) {
-      heed::attention_into(out, alone(q_), alone(k_), alone(v_), mask, modifier, options_, *context_);
-    });
+    with_modifier(
+        [&](const auto& modifier) {
+          heed::attention_into(out, alone(q_), alone(k_), alone(v_), mask, modifier, options_, *context_);
+        },
+        1);
     EXPECT_TRUE(same_bits(std::as_const(out).view(), alone(clean_->out))) << "sample " << b0 << " alone differs";
   }
 
@@ -608,7 +614,7 @@ class RandomAttention {
     }
   }
 
-  /// What no query sees gets the gradient 0 and has no effect, and so has a query that sees nothing.
+  /// Keys that no query sees get the gradient 0 and have no effect, and so do queries that see nothing.
   template <class Of>
   void check_gradients_of_hidden(const Gradients<T>& clean, const heed::Tensor<T, 4>& dout, const Of& of) {
     heed::Tensor<T, 4> q = q_, k = k_, v = v_, d = dout;
@@ -649,6 +655,7 @@ class RandomAttention {
   heed::Tensor<double, 4> table_;
   heed::Tensor<A, 4> bias_;
   heed::Tensor<A, 2> distances_;
+  std::vector<int> first_;  // query 0 is at key 0, in packed sequences, too
   std::optional<AnyModifier> modifier_;
   bool is_from_heed_ = false;
   std::optional<TruthTable> truth_;

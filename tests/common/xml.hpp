@@ -2,7 +2,7 @@
 #pragma once
 
 /// @file
-/// Whether a text is an XML document, as far as the pictures need it.
+/// Checks that a text is an XML document, as far as the pictures need it.
 
 #include <ios>
 #include <string_view>

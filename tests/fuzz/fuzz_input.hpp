@@ -57,7 +57,7 @@ class FuzzInput final : public Random {
   std::span<const std::uint8_t> left_;
 };
 
-/// What a fuzzer checks: each NAME_fuzz.cpp defines it. libfuzzer.cpp and replay.cpp call it.
+/// Checks one input: each NAME_fuzz.cpp defines it. libfuzzer.cpp and replay.cpp call it.
 void fuzz(FuzzInput& input);
 
 }  // namespace heed_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where libFuzzer enters.
+// The entry of libFuzzer.
 #include <cstddef>
 #include <cstdint>
 

@@ -235,7 +235,7 @@ void heed_test::fuzz(FuzzInput& input) {
   if (input.chance(0.2)) {
     check_typed(s, input);
   } else {
-    const heed_test::MaskCase mask = heed_test::random_mask(s, input);
+    const MaskCase mask = input.chance(0.3) ? random_sequences(s, input) : random_mask(s, input);
     mask.with_mask([&](const auto& m) { check(m, s, mask.truth(), input); });
   }
 }

@@ -16,7 +16,6 @@
 
 namespace {
 
-using heed_test::FuzzInput;
 using heed_test::require;
 
 /// The length of the code point at the start, by table 3-7 of the Unicode standard; 0 if it is not valid.
@@ -61,7 +60,7 @@ void check_text(std::string_view text, std::size_t longest) {
   require(static_cast<bool>(heed_test::is_well_formed("<text>" + cut + "</text>")), "so is one that is cut");
 }
 
-/// Whether the pattern matches, by trying everything.
+/// True if the pattern matches, by trying everything.
 bool matches_somehow(std::string_view pattern, std::string_view name) {
   std::vector<char> row(name.size() + 1, 0);
   row[0] = 1;

@@ -12,8 +12,6 @@
 
 namespace {
 
-using heed_test::FuzzInput;
-using heed_test::require;
 using Ids = std::vector<int>;
 
 const std::vector<std::string>& vocabulary() {

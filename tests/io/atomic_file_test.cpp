@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <heed/core/error.hpp>
-#include <heed/io/file.hpp>
+#include <heed/io/atomic_file.hpp>
 
 #include "common/temporary_directory.hpp"
 
@@ -74,12 +74,27 @@ TEST(AtomicFile, SaysWhyAFileCannotBeCreated) {
   }
 }
 
-TEST(AtomicFile, SaysWhyAFileCannotTakeItsPlace) {
+TEST(AtomicFile, RefusesADirectory) {
   const heed_test::TemporaryDirectory directory;
   std::filesystem::create_directory(directory.path("out"));
-  AtomicFile file(directory.path("out"), "test");
-  file.write("x", 1);
-  EXPECT_THROW(file.commit(), heed::FormatError);
+  try {
+    AtomicFile file(directory.path("out"), "test");
+    FAIL() << "nothing was thrown";
+  } catch (const heed::FormatError& e) {
+    EXPECT_NE(std::string(e.what()).find("Is a directory; give the path of a file in it"), std::string::npos)
+        << e.what();
+  }
+  EXPECT_EQ(directory.count(), 1);
+}
+
+TEST(AtomicFile, SaysWhyAFileCannotTakeItsPlace) {
+  const heed_test::TemporaryDirectory directory;
+  {
+    AtomicFile file(directory.path("out"), "test");
+    file.write("x", 1);
+    std::filesystem::create_directory(directory.path("out"));
+    EXPECT_THROW(file.commit(), heed::FormatError);
+  }
   EXPECT_EQ(directory.count(), 1) << "the temporary file is still there";
 }
 

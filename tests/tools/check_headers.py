@@ -25,7 +25,7 @@ EXTRA_INCLUDES = {
     "core/simd.hpp": {"immintrin.h", "arm_neon.h"},
     "core/float_state.hpp": {"xmmintrin.h"},
     "core/parallel.hpp": {"pthread.h"},
-    "io/": {"fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"},
+    "io/": {"fcntl.h", "sys/file.h", "sys/mman.h", "sys/stat.h", "unistd.h"},
     "compiled/": {"heed_compiled_abi.hpp"},
     "eigen_tensor.hpp": {"unsupported/Eigen/CXX11/Tensor"},
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// A check that arithmetic is what the kernels rely on. Compilers define nothing for many flags that change it, and
@@ -8,6 +9,22 @@
 #include <heed/core/error.hpp>
 #include <heed/core/float_state.hpp>
 #include <heed/core/vec_math.hpp>
+
+#if HEED_FINITE_ARGUMENTS
+namespace heed {
+inline namespace HEED_ABI {
+namespace detail {
+
+/// Whether code may meet NaN and infinity. Outside of HEED_NAMESPACE_BEGIN: it has the flags of the program.
+HEED_NOINLINE inline bool program_honors(const volatile float& nan, const volatile float& infinity) {
+  const float x = nan, y = infinity;
+  return x != x && __builtin_isinf(y) && y > 1;
+}
+
+}  // namespace detail
+}  // namespace HEED_ABI
+}  // namespace heed
+#endif
 
 HEED_NAMESPACE_BEGIN
 
@@ -32,7 +49,7 @@ template <class T>
 HEED_NOINLINE const char* wrong_arithmetic() {
   using V = Vec<T>;
   // Compilers must not compute with these beforehand.
-  const volatile T third = T(1) / T(3), infinities[] = {-infinity<T>(), std::numeric_limits<T>::quiet_NaN()};
+  const volatile T third = T(1) / T(3);
   const volatile T exponents[] = {T(0), T(-1), T(0.71875), T(-17.25)};
   constexpr T powers[] = {T(1), T(0.5), T(1.645755478153964844518756724725822446L),
                           T(6.415530511884418815850261506906241570e-6L)};
@@ -48,6 +65,7 @@ HEED_NOINLINE const char* wrong_arithmetic() {
   }
   if (kept_lane(unknown_register(T(1)) / unknown_register<T>(third)) != T(3)) return "quotients are inexact";
 #if !defined(HEED_ALLOW_FAST_MATH)
+  const volatile T infinities[] = {-infinity<T>(), std::numeric_limits<T>::quiet_NaN()};
   const T least = std::numeric_limits<T>::lowest();
   const V hidden = unknown_register<T>(infinities[0]), nan = unknown_register<T>(infinities[1]);
   const V lowest = unknown_register(least), zero = unknown_register(T(0));
@@ -67,6 +85,18 @@ HEED_NOINLINE const char* wrong_arithmetic() {
 inline void check_arithmetic() {
   static const bool is_right = [] {
     const FloatStateScope state{FloatState()};
+#if HEED_FINITE_ARGUMENTS
+    const volatile std::uint32_t patterns[] = {0x7fc00000u, 0x7f800000u};
+    float numbers[2];
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t bits = patterns[i];
+      std::memcpy(&numbers[i], &bits, sizeof bits);
+    }
+    HEED_CHECK(
+        program_honors(numbers[0], numbers[1]), EnvironmentError,
+        "heed: this program was compiled with -fno-honor-nans, -fno-honor-infinities or -ffinite-math-only, which "
+        "change arithmetic; compile the code that includes heed without them");
+#endif
     for (const char* wrong : {wrong_arithmetic<float>(), wrong_arithmetic<double>()}) {
       HEED_CHECK(!wrong, EnvironmentError, "heed: this program was compiled with flags that change arithmetic: ", wrong,
                  "; compile the code that includes heed without -ffast-math and its parts");
@@ -79,3 +109,5 @@ inline void check_arithmetic() {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -36,7 +36,19 @@
 #error "heed needs C++20: compile with -std=c++20 or later"
 #endif
 
+// From 17 on, clang may take for granted that arguments and results of functions are neither NaN nor infinity, and no
+// pragma takes that back. Other compilers with clang's front end have other version numbers.
+#if defined(__clang__) && (__clang_major__ >= 17 || defined(__apple_build_version__))
+#define HEED_FINITE_ARGUMENTS 1
+#else
+#define HEED_FINITE_ARGUMENTS 0
+#endif
+
 // The flags that change arithmetic, as far as compilers define a macro for them; docs/guide/compiler-flags.md has all.
+#if __FINITE_MATH_ONLY__ && HEED_FINITE_ARGUMENTS
+#error \
+    "heed relies on infinity, which -ffast-math removes (so does -ffinite-math-only). With this compiler HEED_ALLOW_FAST_MATH does not help: add -fno-finite-math-only"
+#endif
 #if !defined(HEED_ALLOW_FAST_MATH)
 #if defined(__FAST_MATH__) || __FINITE_MATH_ONLY__
 #error \
@@ -188,15 +200,16 @@
 
 // Warnings of g++ that a user's flags may ask for and that find no mistakes here: -Wsign-conversion, of each array
 // whose bound is a template argument of type int (clang's is not silenced, and sees the other conversions),
-// -Wuseless-cast, of casts that a 32-bit target needs, and -Wnull-dereference, of pointers that were tested in another
-// function.
+// -Wuseless-cast, of casts that a 32-bit target needs, -Wnull-dereference, of pointers that were tested in another
+// function, and -Wcast-align, on 32-bit Arm, of rows whose elements are aligned.
 #if defined(__clang__)
 #define HEED_QUIET_BEGIN
 #define HEED_QUIET_END
 #else
-#define HEED_QUIET_BEGIN                                                                 \
-  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"") \
-      _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"") _Pragma("GCC diagnostic ignored \"-Wnull-dereference\"")
+#define HEED_QUIET_BEGIN                                                                                            \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wsign-conversion\"")                            \
+      _Pragma("GCC diagnostic ignored \"-Wuseless-cast\"") _Pragma("GCC diagnostic ignored \"-Wnull-dereference\"") \
+          _Pragma("GCC diagnostic ignored \"-Wcast-align\"")
 #define HEED_QUIET_END _Pragma("GCC diagnostic pop")
 #endif
 

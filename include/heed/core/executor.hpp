@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// Executor: runs numbered tasks, serially (Serial), in a loop of the program's (ExecutorAdapter), or on threads
@@ -258,3 +259,5 @@ void parallel_for_each(Executor* executor, Index n, F&& task) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

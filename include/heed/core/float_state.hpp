@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// FloatState: the settings of a thread's floating-point unit, and how a worker takes on those of its caller.
@@ -87,3 +88,5 @@ class FloatStateScope {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

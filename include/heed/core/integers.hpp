@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// IntSpan and IntView: borrowed integers of any type, for lengths, offsets, positions, ids and targets.
@@ -236,3 +237,5 @@ class IntView {
 };
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

@@ -12,7 +12,7 @@
 #include <heed/inspect/color.hpp>
 #include <heed/inspect/recorder.hpp>
 #include <heed/inspect/svg.hpp>
-#include <heed/io/file.hpp>
+#include <heed/io/atomic_file.hpp>
 #include <heed/io/json.hpp>
 
 HEED_NAMESPACE_BEGIN

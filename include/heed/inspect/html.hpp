@@ -16,7 +16,7 @@
 #include <heed/inspect/html/script.hpp>
 #include <heed/inspect/html/style.hpp>
 #include <heed/inspect/recorder.hpp>
-#include <heed/io/file.hpp>
+#include <heed/io/atomic_file.hpp>
 #include <heed/io/json.hpp>
 
 HEED_NAMESPACE_BEGIN

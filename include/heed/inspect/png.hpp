@@ -15,7 +15,7 @@
 #include <heed/inspect/color.hpp>
 #include <heed/inspect/grid.hpp>
 #include <heed/inspect/recorder.hpp>
-#include <heed/io/file.hpp>
+#include <heed/io/atomic_file.hpp>
 
 HEED_NAMESPACE_BEGIN
 

@@ -3,8 +3,7 @@
 #include <heed/core/hide_macros.hpp>
 
 /// @file
-/// MappedFile: the bytes of a file, mapped into memory where the system can, otherwise read. AtomicFile: a file that
-/// replaces the old one at once when it is complete.
+/// MappedFile: the bytes of a file, mapped into memory where the system can, otherwise read.
 
 #include <cerrno>
 #include <cstring>
@@ -18,9 +17,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#endif
-#if defined(_WIN32)
-#include <filesystem>
 #endif
 
 HEED_NAMESPACE_BEGIN
@@ -114,77 +110,6 @@ class MappedFile {
   std::vector<std::byte> memory_;
   bool is_mapped_ = false;
 };
-
-/// A file that is written under a temporary name and renamed when it is complete. Whoever opens the path, even after a
-/// crash, finds the complete old file or the complete new one.
-class AtomicFile {
- public:
-  /// `function` names the caller in messages. All members throw FormatError if the file cannot be created or written.
-  AtomicFile(std::string path, std::string_view function) : path_(std::move(path)), function_(function) {
-    static std::atomic<unsigned> counter{0};
-    temporary_ = path_ + ".";
-#if __has_include(<unistd.h>)
-    temporary_ += std::to_string(::getpid()) + "-";
-#endif
-    temporary_ += std::to_string(counter.fetch_add(1)) + ".tmp";
-    stream_.reset(std::fopen(temporary_.c_str(), "wbx"));
-    if (!stream_) fail("created", errno);
-  }
-  ~AtomicFile() {
-    if (!stream_) return;
-    stream_.reset();
-    std::remove(temporary_.c_str());
-  }
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  void write(const void* bytes, std::size_t count) {
-    if (std::fwrite(bytes, 1, count, stream_.get()) != count) fail("written", errno);
-  }
-  void commit() {
-    bool written = std::fflush(stream_.get()) == 0;
-#if __has_include(<sys/mman.h>)
-    written = written && ::fsync(::fileno(stream_.get())) == 0;
-#endif
-    if (!written) fail("written", errno);
-    if (std::fclose(stream_.release()) != 0 || !replace(temporary_, path_)) {
-      const int error = errno;
-      std::remove(temporary_.c_str());
-      fail("put in place", error);
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const char* what, int error) const {
-    raise<FormatError>(function_, ": file ", in_quotes(path_, path_.size()), " cannot be ", what, ": ",
-                       std::strerror(error));
-  }
-
-  /// Renames a file, also over another; sets errno where it returns false.
-  static bool replace(const std::string& from, const std::string& to) {
-#if defined(_WIN32)  // where std::rename keeps the other
-    std::error_code error;
-    std::filesystem::rename(from, to, error);
-    errno = error.default_error_condition().value();
-    return !error;
-#else
-    return std::rename(from.c_str(), to.c_str()) == 0;
-#endif
-  }
-
-  struct Close {
-    void operator()(std::FILE* stream) const { std::fclose(stream); }
-  };
-  std::string path_, function_, temporary_;
-  std::unique_ptr<std::FILE, Close> stream_;
-};
-
-/// Writes a whole file atomically. Throws FormatError, with the name of the calling `function`, if that fails.
-inline void write_file(const std::string& path, std::string_view bytes, std::string_view function) {
-  AtomicFile file(path, function);
-  file.write(bytes.data(), bytes.size());
-  file.commit();
-}
 
 }  // namespace detail
 

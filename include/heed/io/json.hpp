@@ -11,6 +11,7 @@
 #include <concepts>
 #include <utility>
 
+#include <heed/core/error.hpp>
 #include <heed/core/scalar.hpp>
 #include <heed/io/text.hpp>
 

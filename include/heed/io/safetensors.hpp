@@ -12,6 +12,7 @@
 #include <set>
 
 #include <heed/core/simd.hpp>
+#include <heed/io/atomic_file.hpp>
 #include <heed/io/file.hpp>
 #include <heed/io/safetensors_header.hpp>
 

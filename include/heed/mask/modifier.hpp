@@ -15,7 +15,8 @@ class SoftCap : public ModifierBase {
  public:
   /// Throws ValueError unless cap is positive and finite.
   explicit SoftCap(double cap) : cap_(cap) {
-    HEED_CHECK(cap > 0 && detail::is_finite(cap), ValueError, "heed::SoftCap: cap = ", cap, " must be positive and finite");
+    HEED_CHECK(cap > 0 && detail::is_finite(cap), ValueError, "heed::SoftCap: cap = ", cap,
+               " must be positive and finite");
   }
   /// The changed score.
   template <class V>

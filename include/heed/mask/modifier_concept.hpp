@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
+#include <heed/core/hide_macros.hpp>
 
 /// @file
 /// The Modifier concept. A score modifier changes scores after scaling and before the mask: s -> f(s, b, h, q, k).
@@ -287,3 +288,5 @@ V modifier_backward(const M& m, V score, V d, const ScoreIndex<V>& at) {
 }  // namespace detail
 
 HEED_NAMESPACE_END
+
+#include <heed/core/restore_macros.hpp>

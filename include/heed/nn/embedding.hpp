@@ -3,11 +3,10 @@
 #include <heed/core/hide_macros.hpp>
 
 /// @file
-/// Embedding: one row of a table for each id.
+/// Embedding: one row of a table for each id; and the output head that shares the table.
 
 #include <heed/core/integers.hpp>
-#include <heed/nn/module.hpp>
-#include <heed/nn/rows.hpp>
+#include <heed/nn/linear.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -28,6 +27,12 @@ struct EmbeddingOptions {
 ///
 ///   Eigen::MatrixXf x = embedding(std::vector{101, 7592, 102});   // (L, E)
 ///   heed::Tensor<float, 3> x = embedding(ids);                    // ids a Tensor<std::int64_t, 2> (B, L)
+///
+/// project() is the tied output head of a language model, logits = x·weightᵀ. The weight is one parameter: counted,
+/// saved and stepped once, with the sum of the gradients of both uses.
+/// Press, Wolf: "Using the Output Embedding to Improve Language Models", 2017.
+///
+///   Eigen::MatrixXf logits = embedding.project(h);                // h (L, E), logits (L, V)
 template <class T>
 class Embedding : public Module<Embedding<T>> {
  public:
@@ -35,6 +40,10 @@ class Embedding : public Module<Embedding<T>> {
   /// Memory of a forward that backward() needs: its ids, borrowed.
   struct Cache {
     IntView ids{};
+  };
+  /// Memory of a project() that project_backward() needs: its x, borrowed.
+  struct ProjectCache {
+    TensorView<const T, 3> x{};
   };
 
   /// Throws ShapeError for a vocabulary or width below 1, ValueError for a padding id outside the vocabulary.
@@ -126,7 +135,63 @@ class Embedding : public Module<Embedding<T>> {
                            });
   }
 
+  /// logits (B, L, V) = x (B, L, E) · weightᵀ, without `scale`; for x (L, E) they are (L, V). The result is a matrix
+  /// for plain Eigen, else a Tensor of the rank of x. Throws ShapeError for an x of another width.
+  template <TensorLike X>
+  auto project(const X& x, Context& context) const {
+    detail::check_elements<T, X>();
+    return detail::apply<T>(
+        options_.vocab_size, context,
+        [&](const TensorView<const T, 3>& in, const TensorView<T, 3>& out) { project(in, out, context); }, x);
+  }
+  /// The same with a context of its own.
+  template <TensorLike X>
+  auto project(const X& x) const {
+    Context context;
+    return project(x, context);
+  }
+  /// The same bits into logits of any strides. Throws ShapeError when they do not fit x, ValueError when they share
+  /// memory.
+  template <TensorLike X, TensorLike Y>
+  requires(!std::is_same_v<std::remove_cvref_t<Y>, Context>)
+  void project(const X& x, Y&& logits, Context& context) const {
+    detail::check_elements<T, X>();
+    const Workspace::Frame frame(context.workspace());
+    run_project(detail::read_as<3>(x, context.workspace()), detail::write_as<3>(logits), context);
+  }
+  /// project() that a project_backward() can follow: x must live, unchanged, until then.
+  template <TensorLike X, TensorLike Y>
+  void project(const X& x, Y&& logits, ProjectCache& cache, Context& context) const {
+    detail::check_elements<T, X>();
+    const Workspace::Frame frame(context.workspace());
+    cache.x = detail::read_as<3>(x, context.workspace());
+    run_project(cache.x, detail::write_as<3>(logits), context);
+  }
+  /// weight.grad += dlogitsᵀ·x, the row of the padding id included, and dx = dlogits·weight unless dx is kNotWanted.
+  /// Throws ShapeError when dlogits or dx do not fit the project() with this cache, ValueError when dx shares memory
+  /// with x or dlogits.
+  template <TensorLike DY, class DX>
+  void project_backward(const DY& dlogits, DX&& dx, const ProjectCache& cache, Context& context) {
+    detail::check_elements<T, DY>();
+    const Workspace::Frame frame(context.workspace());
+    const TensorView<const T, 3> errors = detail::read_as<3>(dlogits, context.workspace());
+    const TensorView<T, 3> to = detail::gradient_view<T>(dx);
+    const Extents<3> expected{cache.x.extent(0), cache.x.extent(1), options_.vocab_size};
+    detail::check_backward(project_name(), cache.x, expected, errors, to);
+    detail::check_cache(name(), "embed_dim", cache.x.extent(2), options_.embed_dim);
+    detail::linear_backward_parameters<T>(cache.x, errors, weight.grad_matrix(), nullptr, context);
+    if (to.data()) detail::linear_backward_input<T>(errors, weight.matrix(), {}, to, context);
+  }
+
  private:
+  static constexpr std::string_view project_name() { return "heed::Embedding::project"; }
+  void run_project(const TensorView<const T, 3>& x, const TensorView<T, 3>& logits, Context& context) const {
+    static_assert(LayerScalar<T>);
+    detail::check_layer_shapes(project_name(), x, logits, options_.embed_dim, options_.vocab_size);
+    detail::linear<T>(x, weight.matrix(), logits, Epilogue<T, 3>{}, context);
+    context.observe(logits);
+  }
+
   Matrix of_list(const IntView& ids, Context& context) const {
     Matrix y(ids.size(), options_.embed_dim);
     run(ids, view_of(y).unsqueeze(), context);

@@ -5,6 +5,8 @@
 /// @file
 /// Parameter: a trainable value with its gradient; and the names of parameters.
 
+#include <set>
+
 #include <heed/core/core.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -185,11 +187,14 @@ void visit_parameter(std::string_view prefix, std::string_view name, P& paramete
 
 }  // namespace detail
 
-/// The number of trainable numbers of a layer or a model.
+/// The number of trainable numbers of a layer or a model. A parameter that is visited under several names counts once.
 template <class Model>
 Index parameter_count(const Model& model) {
   Index count = 0;
-  auto add = [&](std::string_view, const auto& parameter) { count += parameter.size(); };
+  std::set<const void*> seen;
+  auto add = [&](std::string_view, const auto& parameter) {
+    if (seen.insert(&parameter).second) count += parameter.size();
+  };
   model.visit("", add);
   return count;
 }

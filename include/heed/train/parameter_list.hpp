@@ -5,6 +5,7 @@
 /// @file
 /// ParameterList: the parameters of a model in a fixed order. Gradient clipping by the global norm.
 
+#include <set>
 #include <vector>
 
 #include <heed/core/simd.hpp>
@@ -38,11 +39,13 @@ class ParameterList {
 
   /// An empty list.
   ParameterList() = default;
-  /// Collects the parameters that visit() passes, in its order.
+  /// Collects the parameters that visit() passes, in its order. A shared one, visited again, keeps its first name: its
+  /// gradient counts once, and a step moves it once.
   template <class Model>
   explicit ParameterList(Model& model) {
+    std::set<const Parameter<T>*> seen;
     model.visit("", [&](std::string_view name, Parameter<T>& parameter) {
-      entries_.push_back({std::string(name), &parameter});
+      if (seen.insert(&parameter).second) entries_.push_back({std::string(name), &parameter});
     });
   }
 
