@@ -21,7 +21,7 @@ auto view_of_eigen_tensor(EigenTensor& t) {
   static_assert(kRank >= 1, "heed::view_of: a tensor of rank 0 is one number and has no view");
   using T = std::remove_pointer_t<decltype(t.data())>;
   Extents<kRank> extents{};
-  for (int d = 0; d < kRank; ++d) extents[static_cast<std::size_t>(d)] = static_cast<Index>(t.dimension(d));
+  for (std::size_t d = 0; d < extents.size(); ++d) extents[d] = static_cast<Index>(t.dimensions()[d]);
   if constexpr (static_cast<int>(std::remove_const_t<EigenTensor>::Layout) == static_cast<int>(Eigen::RowMajor)) {
     return TensorView<T, kRank>(t.data(), extents);
   } else {

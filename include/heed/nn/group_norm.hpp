@@ -87,10 +87,10 @@ class GroupNorm : public Layer<GroupNorm<T>> {
     detail::parallel_for_rows(context, count, x.extent(1) * width(), [&](Index first, Index last, int) {
       for (Index i = first; i < last; ++i) {
         const Index sample = i / groups, group = i % groups;
-        const auto [mean, scale] = moments_of(x[sample], group);
-        if (moments.data()) moments(0, i) = mean, moments(1, i) = scale;
+        const Moments m = moments_of(x[sample], group);
+        if (moments.data()) moments(0, i) = m.mean, moments(1, i) = m.scale;
         for_each(x, group, [&](Index l, Index c) {
-          const A n = (static_cast<A>(x(sample, l, c)) - mean) * scale;
+          const A n = (static_cast<A>(x(sample, l, c)) - m.mean) * m.scale;
           y(sample, l, c) = static_cast<T>(w ? n * static_cast<A>(w[c]) + static_cast<A>(b[c]) : n);
         });
       }
