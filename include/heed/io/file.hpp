@@ -118,13 +118,6 @@ class MappedFile {
   bool is_mapped_ = false;
 };
 
-/// True if there is a file that can be read.
-inline bool can_be_opened(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file) std::fclose(file);
-  return file != nullptr;
-}
-
 }  // namespace detail
 
 HEED_NAMESPACE_END
