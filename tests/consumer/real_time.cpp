@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Case C43, what an audio thread does: memory is reserved once, then a block is processed and single tokens are decoded, while
-// Eigen's own switch (EIGEN_RUNTIME_NO_MALLOC) ends the program at any allocation that Eigen makes.
+// Case C43, what an audio thread does: memory is reserved once, then a block is processed and single tokens are
+// decoded, while Eigen's own switch (EIGEN_RUNTIME_NO_MALLOC) ends the program at any allocation that Eigen makes.
 
 #define EIGEN_RUNTIME_NO_MALLOC
 #undef NDEBUG
