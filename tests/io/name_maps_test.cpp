@@ -50,7 +50,7 @@ using EncoderModel = Model<heed::Encoder<float>, heed::EncoderOptions>;
 using DecoderModel = Model<heed::Decoder<float>, heed::DecoderOptions>;
 
 /// A file of float tensors with names and shapes; the numbers count through all of them.
-class File {
+class ModelFile {
  public:
   void add(const std::string& name, const std::vector<Index>& shape) {
     Index size = 1;
@@ -94,7 +94,7 @@ float number(const SafeTensors& file, const std::string& name, Index row, Index 
 }
 
 TEST(NameMaps, Bert) {
-  File file;
+  ModelFile file;
   for (const char* layer : {"encoder.layer.0.", "encoder.layer.1."}) {
     const std::string name = layer;
     for (const char* part : {"query", "key", "value"}) file.linear(name + "attention.self." + part, E, E);
@@ -122,7 +122,7 @@ TEST(NameMaps, Bert) {
 }
 
 TEST(NameMaps, Gpt2) {
-  File file;
+  ModelFile file;
   file.add("h.0.attn.c_attn.weight", {E, 3 * E});
   file.add("h.0.attn.c_attn.bias", {3 * E});
   file.add("h.0.attn.c_proj.weight", {E, E});
@@ -165,7 +165,7 @@ heed::EncoderOptions llama_options(bool bias) {
                     .norm = heed::NormKind::RMS},
           .final_norm = true};
 }
-void add_llama_rest(File& file) {
+void add_llama_rest(ModelFile& file) {
   for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
     const std::string name = layer;
     file.linear(name + "self_attn.o_proj", E, E, false);
@@ -180,7 +180,7 @@ void add_llama_rest(File& file) {
 
 TEST(NameMaps, LlamaAndQwen2) {
   for (const bool qwen : {false, true}) {
-    File file;
+    ModelFile file;
     for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
       const std::string name = layer;
       file.linear(name + "self_attn.q_proj", E, E, qwen);
@@ -209,7 +209,7 @@ TEST(NameMaps, LlamaAndQwen2) {
 }
 
 TEST(NameMaps, Phi3) {
-  File file;
+  ModelFile file;
   for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
     file.linear(layer + std::string("self_attn.qkv_proj"), 2 * E, E, false);
     file.linear(layer + std::string("mlp.gate_up_proj"), 2 * F, E, false);
@@ -231,7 +231,7 @@ TEST(NameMaps, Phi3) {
 
 TEST(NameMaps, NeoxAndBloom) {
   for (const bool bloom : {false, true}) {
-    File file;
+    ModelFile file;
     const std::string layer = bloom ? "h.0." : "gpt_neox.layers.0.";
     const std::string attention = layer + (bloom ? "self_attention." : "attention.");
     file.linear(attention + "query_key_value", 3 * E, E);
@@ -267,7 +267,7 @@ TEST(NameMaps, NeoxAndBloom) {
 
 // F03
 TEST(NameMaps, F03_Whisper) {
-  File file;
+  ModelFile file;
   const auto attention = [&](const std::string& name) {
     file.linear(name + ".q_proj", E, E);
     file.linear(name + ".k_proj", E, E, false);
@@ -313,7 +313,7 @@ TEST(NameMaps, F03_Whisper) {
 }
 
 TEST(NameMaps, VisionTransformer) {
-  File file;
+  ModelFile file;
   const std::string layer = "vit.encoder.layer.0.";
   for (const char* part : {"query", "key", "value"}) file.linear(layer + "attention.attention." + part, E, E);
   file.linear(layer + "attention.output.dense", E, E);
@@ -343,7 +343,7 @@ TEST(NameMaps, VisionTransformer) {
 
 TEST(NameMaps, T5) {
   for (const bool gated : {false, true}) {
-    File file;
+    ModelFile file;
     const std::string layer = "encoder.block.0.layer.";
     for (const char* part : {"q", "k", "v", "o"}) file.linear(layer + "0.SelfAttention." + part, E, E, false);
     file.add(layer + "0.SelfAttention.relative_attention_bias.weight", {32, H});
