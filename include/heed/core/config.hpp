@@ -38,11 +38,13 @@
 
 // From 17 on, clang may take for granted that arguments and results of functions are neither NaN nor infinity, and no
 // pragma takes that back. Other compilers with clang's front end have other version numbers.
+/// @cond
 #if defined(__clang__) && (__clang_major__ >= 17 || defined(__apple_build_version__))
 #define HEED_FINITE_ARGUMENTS 1
 #else
 #define HEED_FINITE_ARGUMENTS 0
 #endif
+/// @endcond
 
 // The flags that change arithmetic, as far as compilers define a macro for them; docs/guide/compiler-flags.md has all.
 #if __FINITE_MATH_ONLY__ && HEED_FINITE_ARGUMENTS

@@ -13,12 +13,14 @@
 #include <xmmintrin.h>
 #endif
 // On 32-bit x86 the x87 unit computes too, and its rounding is set with that of SSE.
+/// @cond
 #if defined(__aarch64__) || (defined(__SSE__) && defined(__x86_64__))
 #define HEED_HAS_FENV_ROUNDING 0
 #else
 #define HEED_HAS_FENV_ROUNDING 1
 #include <cfenv>
 #endif
+/// @endcond
 
 HEED_NAMESPACE_BEGIN
 

@@ -129,19 +129,24 @@ class SafeTensors {
     return tensors;
   }
 
+  /// Views of the other object stay valid.
   SafeTensors(SafeTensors&&) noexcept = default;
+  /// Views of the other object stay valid, those of this one do not.
   SafeTensors& operator=(SafeTensors&&) noexcept = default;
 
   /// The names of all tensors, in the order of their data.
   const std::vector<std::string>& names() const& { return header_.names; }
+  /// The same of a temporary object, as a copy.
   std::vector<std::string> names() const&& { return header_.names; }
   /// True if there is a tensor of this name.
   bool contains(std::string_view name) const { return header_.tensors.find(name) != header_.tensors.end(); }
   /// The free text that the writer of the file added.
   const Metadata& metadata() const& { return header_.metadata; }
+  /// The same of a temporary object, as a copy.
   Metadata metadata() const&& { return header_.metadata; }
   /// The path in quotes, for messages.
   const std::string& file() const& { return file_; }
+  /// The same of a temporary object, as a copy.
   std::string file() const&& { return file_; }
 
   /// Type and shape. Throws FormatError if there is no tensor of this name, as the functions below do.
@@ -157,11 +162,13 @@ class SafeTensors {
     }
     return entry->second;
   }
+  /// The same of a temporary object, as a copy.
   TensorInfo info(std::string_view name) const&& { return info(name); }
   /// The stored type.
   Dtype dtype(std::string_view name) const { return info(name).dtype; }
   /// The extents.
   const std::vector<Index>& shape(std::string_view name) const& { return info(name).shape; }
+  /// The same of a temporary object, as a copy.
   std::vector<Index> shape(std::string_view name) const&& { return info(name).shape; }
   /// The stored bytes: row-major, little endian, possibly unaligned. A temporary object has none.
   std::span<const std::byte> bytes(std::string_view name) const& { return bytes_of(info(name)); }

@@ -43,7 +43,7 @@ class Embedding : public Module<Embedding<T>> {
   };
   /// Memory of a project() that project_backward() needs: its x, borrowed.
   struct ProjectCache {
-    TensorView<const T, 3> x{};
+    TensorView<const T, 3> x{};  ///< (B, L, E)
   };
 
   /// Throws ShapeError for a vocabulary or width below 1, ValueError for a padding id outside the vocabulary.

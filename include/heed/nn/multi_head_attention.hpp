@@ -92,13 +92,14 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     }
   };
 
-  Parameter<T> in_proj_weight;            ///< (H·Dk + G·Dk + G·Dv, E), where the inputs have one width
-  Parameter<T> q_proj_weight;             ///< (H·Dk, E), where they do not
-  Parameter<T> k_proj_weight;             ///< (G·Dk, key_dim), where they do not
-  Parameter<T> v_proj_weight;             ///< (G·Dv, value_dim), where they do not
-  Parameter<T> in_proj_bias;              ///< (H·Dk + G·Dk + G·Dv)
-  Linear<T> out_proj;                     ///< (E, H·Dv)
-  std::optional<Norm<T>> q_norm, k_norm;  ///< (Dk), of each head, where `qk_norm` asks for them
+  Parameter<T> in_proj_weight;    ///< (H·Dk + G·Dk + G·Dv, E), where the inputs have one width
+  Parameter<T> q_proj_weight;     ///< (H·Dk, E), where they do not
+  Parameter<T> k_proj_weight;     ///< (G·Dk, key_dim), where they do not
+  Parameter<T> v_proj_weight;     ///< (G·Dv, value_dim), where they do not
+  Parameter<T> in_proj_bias;      ///< (H·Dk + G·Dk + G·Dv)
+  Linear<T> out_proj;             ///< (E, H·Dv)
+  std::optional<Norm<T>> q_norm;  ///< (Dk), of each head's queries, where `qk_norm` asks for it
+  std::optional<Norm<T>> k_norm;  ///< (Dk), of each head's keys, where `qk_norm` asks for it
 
   /// The list of members, for Module.
   static void members(auto&& f) {
