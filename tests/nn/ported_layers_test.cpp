@@ -54,7 +54,7 @@ Reference reference(const Weights& w, const MatrixXd& x, bool zero_key, Bias&& b
     for (Index i = 0; i < L; ++i) {
       for (Index j = 0; j < L; ++j) s(i, j) += bias(h, i, j);
     }
-    MatrixXd p = (s.colwise() - s.rowwise().maxCoeff()).unaryExpr([](double x) { return std::exp(x); });
+    MatrixXd p = (s.colwise() - s.rowwise().maxCoeff()).unaryExpr([](double value) { return std::exp(value); });
     p.array().colwise() /= p.rowwise().sum().array().eval();
     joined.middleCols(h * kD, kD) = p * v.middleCols(h * kD, kD);
     result.weights.push_back(p);
@@ -127,7 +127,7 @@ TEST(PortedLayers, F05_GateAndUpInOneMatrix) {
   mlp.linear2.weight = down;
   const Eigen::ArrayXXd gate = (x * gate_up.topRows(kF).transpose()).array();
   const Eigen::ArrayXXd up = (x * gate_up.bottomRows(kF).transpose()).array();
-  const MatrixXd hidden = gate.unaryExpr([](double x) { return x / (1 + std::exp(-x)); }) * up;
+  const MatrixXd hidden = gate.unaryExpr([](double value) { return value / (1 + std::exp(-value)); }) * up;
   EXPECT_TRUE(mlp(x).isApprox(hidden * down.transpose(), 1e-13));
 }
 
