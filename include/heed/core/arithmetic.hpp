@@ -15,7 +15,7 @@ namespace heed {
 inline namespace HEED_ABI {
 namespace detail {
 
-/// Whether code may meet NaN and infinity. Outside of HEED_NAMESPACE_BEGIN: it has the flags of the program.
+/// True if code may meet NaN and infinity. Outside of HEED_NAMESPACE_BEGIN: it has the flags of the program.
 HEED_NOINLINE inline bool program_honors(const volatile float& nan, const volatile float& infinity) {
   const float x = nan, y = infinity;
   return x != x && __builtin_isinf(y) && y > 1;

@@ -173,7 +173,7 @@
 #define HEED_PRECISE_END
 #endif
 
-// Whether a sum may be added up in another order than written, or keep more digits than its type has, as on x87.
+// 1 where a sum may be added up in another order than written, or keep more digits than its type has, as on x87.
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || (defined(__clang__) && !HEED_PRECISE) || \
     __FLT_EVAL_METHOD__ != 0
 #define HEED_INEXACT_SUMS 1

@@ -183,7 +183,7 @@ class ThreadPool final : public Executor {
     const unsigned process_ = detail::fork_count();
     std::atomic<bool> stop_{false};
     std::mutex caller_;
-    // What a caller writes and a thread that starts reads is in one cache line.
+    // One cache line has all that a caller writes and a thread that starts reads.
     alignas(64) std::atomic<std::uint32_t> start_{0};
     int count_ = 0;
     detail::FloatState state_;

@@ -292,7 +292,7 @@ struct Vec {
   static HEED_ALWAYS_INLINE Vec lanes_with(const Words& words, Word bit) {
     return from_bits(reinterpret_cast<Words>((words & bit) != 0));
   }
-  /// Whether any lane of a mask is set. Eigen has an instruction for lanes of float; for those of double it adds up
+  /// True if any lane of a mask is set. Eigen has an instruction for lanes of float; for those of double it adds up
   /// NaNs, which -ffinite-math-only breaks.
   friend HEED_ALWAYS_INLINE bool any(Vec mask) {
     if constexpr (size == 1) {

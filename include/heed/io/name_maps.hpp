@@ -14,8 +14,9 @@
 ///     relative_bias                                    a matrix of T5, (buckets, H)
 ///     head                                             the output layer
 ///
-/// What the file has and the model lacks is an error that names it: add it to the map's `ignored`. `prefix` begins all
-/// names in the file; files of a bare model have none. Files of torch.nn need no map: heed's layers have their names.
+/// A tensor that the file has and the model lacks is an error that names it: add it to the map's `ignored`. `prefix`
+/// begins all names in the file; files of a bare model have none. Files of torch.nn need no map: heed's layers have
+/// their names.
 
 #include <initializer_list>
 #include <string>
@@ -46,10 +47,23 @@ inline void add_projections(NameMap& map, const std::string& ours, const std::st
   map.rules.push_back(
       {ours + ".in_proj_bias", {{q + ".bias", or_zeros}, {k + ".bias", or_zeros}, {v + ".bias", or_zeros}}});
 }
+/// The same from `theirs`.q_proj, k_proj and v_proj.
+inline void add_projections(NameMap& map, const std::string& ours, const std::string& theirs) {
+  add_projections(map, ours, theirs + ".q_proj", theirs + ".k_proj", theirs + ".v_proj");
+}
 /// The same from one tensor in which each head has its query, key and value rows.
 inline void add_head_projections(NameMap& map, const std::string& ours, const std::string& qkv, Index num_heads) {
   const auto rows = [&](Index part) { return FileRows(qkv + ".*", {.heads = num_heads, .parts = 3, .part = part}); };
   map.rules.push_back({ours + ".in_proj_*", {rows(0), rows(1), rows(2)}});
+}
+/// The parts of a layer that Whisper's encoder and decoder have in common.
+inline void add_whisper_layers(NameMap& map, const std::string& layer) {
+  add_projections(map, "layers.*.self_attn", layer + "self_attn");
+  add_layers(map, layer,
+             {{"layers.*.self_attn.out_proj", "self_attn.out_proj"},
+              {"layers.*.linear1", "fc1"},
+              {"layers.*.linear2", "fc2"},
+              {"layers.*.norm1", "self_attn_layer_norm"}});
 }
 
 }  // namespace detail
@@ -102,8 +116,7 @@ inline NameMap gpt2(const std::string& prefix = "") {
 inline NameMap llama(const std::string& prefix = "model.") {
   NameMap map{.ignored = {prefix + "layers.*.self_attn.rotary_emb.inv_freq"}};
   const std::string layer = prefix + "layers.*.";
-  detail::add_projections(map, "layers.*.self_attn", layer + "self_attn.q_proj", layer + "self_attn.k_proj",
-                          layer + "self_attn.v_proj");
+  detail::add_projections(map, "layers.*.self_attn", layer + "self_attn");
   detail::add_layers(map, layer,
                      {{"layers.*.self_attn.out_proj", "self_attn.o_proj"},
                       {"layers.*.gate", "mlp.gate_proj"},
@@ -168,14 +181,8 @@ inline NameMap bloom(Index num_heads, const std::string& prefix = "") {
 inline NameMap whisper_encoder(const std::string& prefix = "model.") {
   NameMap map{.ignored = {prefix + "decoder.*", "proj_out.weight"}};
   const std::string encoder = prefix + "encoder.", layer = encoder + "layers.*.";
-  detail::add_projections(map, "layers.*.self_attn", layer + "self_attn.q_proj", layer + "self_attn.k_proj",
-                          layer + "self_attn.v_proj");
-  detail::add_layers(map, layer,
-                     {{"layers.*.self_attn.out_proj", "self_attn.out_proj"},
-                      {"layers.*.linear1", "fc1"},
-                      {"layers.*.linear2", "fc2"},
-                      {"layers.*.norm1", "self_attn_layer_norm"},
-                      {"layers.*.norm2", "final_layer_norm"}});
+  detail::add_whisper_layers(map, layer);
+  detail::add_layers(map, layer, {{"layers.*.norm2", "final_layer_norm"}});
   detail::add_layers(
       map, encoder, {{"norm", "layer_norm"}, {"positions", "embed_positions"}, {"conv1", "conv1"}, {"conv2", "conv2"}});
   return map;
@@ -185,16 +192,10 @@ inline NameMap whisper_encoder(const std::string& prefix = "model.") {
 inline NameMap whisper_decoder(const std::string& prefix = "model.") {
   NameMap map{.ignored = {prefix + "encoder.*", "proj_out.weight"}};
   const std::string decoder = prefix + "decoder.", layer = decoder + "layers.*.";
-  detail::add_projections(map, "layers.*.self_attn", layer + "self_attn.q_proj", layer + "self_attn.k_proj",
-                          layer + "self_attn.v_proj");
-  detail::add_projections(map, "layers.*.multihead_attn", layer + "encoder_attn.q_proj", layer + "encoder_attn.k_proj",
-                          layer + "encoder_attn.v_proj");
+  detail::add_whisper_layers(map, layer);
+  detail::add_projections(map, "layers.*.multihead_attn", layer + "encoder_attn");
   detail::add_layers(map, layer,
-                     {{"layers.*.self_attn.out_proj", "self_attn.out_proj"},
-                      {"layers.*.multihead_attn.out_proj", "encoder_attn.out_proj"},
-                      {"layers.*.linear1", "fc1"},
-                      {"layers.*.linear2", "fc2"},
-                      {"layers.*.norm1", "self_attn_layer_norm"},
+                     {{"layers.*.multihead_attn.out_proj", "encoder_attn.out_proj"},
                       {"layers.*.norm2", "encoder_attn_layer_norm"},
                       {"layers.*.norm3", "final_layer_norm"}});
   detail::add_layers(
