@@ -86,8 +86,13 @@ TEST(Scalar, F17_StoringAsHalfDoesNotDependOnTheFloatState) {
       values.push_back(std::bit_cast<float>(high << 16 | low));
     }
   }
+  // A NaN is stored as one pattern; Eigen's conversion keeps more of its digits where the processor does.
+  const auto expected = [](const float& x) {
+    const auto sign = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16 & 0x8000u);
+    return heed::detail::is_nan(x) ? static_cast<std::uint16_t>(0x7e00u | sign) : std::bit_cast<std::uint16_t>(half(x));
+  };
   std::vector<std::uint16_t> right;
-  for (const float& x : values) right.push_back(std::bit_cast<std::uint16_t>(half(x)));
+  for (const float& x : values) right.push_back(expected(x));
   for (const bool flush : {false, true}) {
     for (const int rounding : {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
       const heed_test::FloatMode mode(flush, rounding);
