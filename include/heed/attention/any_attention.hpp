@@ -40,15 +40,23 @@ class AnyModifier {
 };
 
 /// An attention call inside a layer: q (B, H, Lq, Dk), k (B, G, Lk, Dk), v (B, G, Lk, Dv), out (B, H, Lq, Dv), and the
-/// weights (B, H, Lq, Lk), which are written if they have memory.
-template <class T>
+/// weights (B, H, Lq, Lk), which are written if they have memory. S is how keys and values are stored.
+template <class T, class S = T>
 struct LayerAttention {
-  TensorView<const T, 4> q, k, v;
+  TensorView<const T, 4> q;
+  TensorView<const S, 4> k, v;
   TensorView<T, 4> out, weights;
   /// The layer's scale and dropout, where the attention value has none.
   AttentionOptions options;
   /// Filled for a backward pass; null for inference.
   AttentionCache<T>* cache = nullptr;
+  /// Of a layer with a KvCache: see AttentionTensors.
+  int past = 0;
+  std::optional<RecentKeys> recent = std::nullopt;
+
+  AttentionTensors<T, S> tensors() const {
+    return {.q = q, .k = k, .v = v, .out = out, .weights = weights, .past = past, .recent = recent};
+  }
 };
 
 }  // namespace detail
@@ -97,19 +105,24 @@ class AnyAttention {
   }
 
   /// Runs a layer's call. An observer that asks for the weights receives them, and the mask, under the layer's name.
-  void attend(detail::LayerAttention<T> call, Context& context) const {
+  template <class S>
+  void attend(detail::LayerAttention<T, S> call, Context& context) const {
     const Workspace::Frame frame(context.workspace());
     const bool shown = context.observer && has_weights() && context.observer->wants_weights(context.name());
     if (shown && !call.weights.data()) {
       const Extents<4> extents{call.q.extent(0), call.q.extent(1), call.q.extent(2), call.k.extent(2)};
       call.weights = context.workspace().template tensor<T, 4>(extents);
     }
-    detail::AttentionTensors<T> x{call.q, call.k, call.v, call.out, call.weights};
-    if (call.cache) {
-      call.cache->begin(with_defaults(call.options), x);
-      call.cache->attention().run(x, context);
+    detail::AttentionTensors<T, S> x = call.tensors();
+    if constexpr (std::is_same_v<S, T>) {
+      if (call.cache) {
+        call.cache->begin(with_defaults(call.options), x);
+        call.cache->attention().run(x, context);
+      } else {
+        with_defaults(call.options).run(x, context);
+      }
     } else {
-      with_defaults(call.options).run(x, context);
+      with_defaults(call.options).run_softmax(x, context);
     }
     if (shown) show(call, context);
   }
@@ -124,12 +137,7 @@ class AnyAttention {
                  "options for another kind");
       return functions_->forward(kind_.get(), x, context);
     }
-    const AttentionShape shape = detail::with_sequences(mask_, detail::shape_of(x));
-    const AnyMask mask = mask_.bind(shape);
-    const detail::AnyModifier<A> modifier = modifier_.bind(shape);
-    const DropoutPattern dropped = detail::draw_dropout(options_.dropout, context);
-    if (x.cache) x.cache->keep(dropped);
-    detail::run_softmax(x, shape, mask.reference(), modifier.reference(), options_, dropped, context);
+    run_softmax(x, context);
   }
 
   /// The gradients of run() with this cache.
@@ -168,12 +176,34 @@ class AnyAttention {
       [](const void* value, AttentionCache<T>& cache, TensorView<const T, 4> dout, const AttentionGradients<T>& to,
          Context& context) { static_cast<const V*>(value)->backward(cache, dout, to, context); }};
 
-  /// Weights alone do not show what the mask hides: the weight of a visible key may be too small for T.
-  void show(const detail::LayerAttention<T>& call, Context& context) const {
-    const AttentionShape shape = detail::shape_of(detail::AttentionTensors<T>{call.q, call.k, call.v, call.out});
+  /// f(mask of the call): that of this value, and what a cache with a window hides.
+  template <class F>
+  static void with_recent(const AnyMask& mask, const std::optional<detail::RecentKeys>& recent, F&& f) {
+    if (!recent) return f(mask.reference());
+    const And both(mask, *recent);
+    f(MaskRef(both));
+  }
+
+  template <class S>
+  void run_softmax(const detail::AttentionTensors<T, S>& x, Context& context) const {
+    const AttentionShape shape = detail::with_sequences(mask_, detail::shape_of(x));
     const AnyMask mask = mask_.bind(shape);
-    const auto visible = [&](int b, int h, int q, int k) { return is_visible(mask, b, h, q, k); };
-    context.observer->mask(context.name(), call.weights.extents(), visible);
+    const detail::AnyModifier<A> modifier = modifier_.bind(shape);
+    const DropoutPattern dropped = detail::draw_dropout(options_.dropout, context);
+    if (x.cache) x.cache->keep(dropped);
+    with_recent(mask, x.recent, [&](const MaskRef& visible) {
+      detail::run_softmax(x, shape, visible, modifier.reference(), options_, dropped, context);
+    });
+  }
+
+  /// Weights alone do not show what the mask hides: the weight of a visible key may be too small for T.
+  template <class S>
+  void show(const detail::LayerAttention<T, S>& call, Context& context) const {
+    const AnyMask mask = mask_.bind(detail::shape_of(call.tensors()));
+    with_recent(mask, call.recent, [&](const MaskRef& shown) {
+      const auto visible = [&](int b, int h, int q, int k) { return shown.visible(b, h, q, k); };
+      context.observer->mask(context.name(), call.weights.extents(), visible);
+    });
     context.observer->weights(context.name(), ObservedTensor(TensorView<const T, 4>(call.weights)));
   }
 

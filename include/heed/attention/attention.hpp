@@ -61,6 +61,8 @@ void run_attention(const AttentionTensors<T, S>& x, const Value& value, Context&
 template <class Out, class Q, class K, class V, class Outputs, class... Parts>
 void attend(Out&& out, Q&& q, K&& k, V&& v, Outputs&& outputs, Parts&&... parts) {
   check_parts<Parts...>();
+  static_assert(count_v<Part::KeyValues, Parts...> == 0,
+                "heed::attention: a KvCache is for layers, which write their keys and values into it");
   check_scalars<Q, K, V>();
   static_assert(std::is_same_v<scalar_of_t<Out>, scalar_of_t<Q>>, "heed::attention: out must have q's scalar type");
   using T = scalar_of_t<Q>;
@@ -216,6 +218,8 @@ template <TensorLike DOut, TensorLike Q, TensorLike K, TensorLike V, class... Pa
 auto attention_backward(const DOut& dout, const Q& q, const K& k, const V& v, Parts&&... parts) {
   using T = scalar_of_t<Q>;
   detail::check_parts<Parts...>();
+  static_assert(detail::count_v<detail::Part::KeyValues, Parts...> == 0,
+                "heed::attention_backward: a KvCache has no gradients");
   detail::OwnContext<Parts...> own;
   Context& context = detail::pick<detail::Part::Context>(own, parts...);
   const AnyAttention<T> value(detail::attention_of(parts...));

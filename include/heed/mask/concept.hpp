@@ -87,6 +87,9 @@ struct AttentionShape {
   int Dv = 1;  ///< width of a value head
   /// The sequences that the mask of the call keeps apart; their lists are borrowed.
   Sequences sequences = {};
+  /// The keys before the first query, of which every query knows the place: the tokens of earlier calls, in a layer
+  /// with a KvCache. Query q then has position past + q whichever alignment a mask names.
+  int past = 0;
 };
 
 /// Keys [begin, end). May extend beyond the existing keys; empty if end <= begin.

@@ -7,6 +7,7 @@
 /// value.
 
 #include <heed/attention/any_attention.hpp>
+#include <heed/nn/kv_cache.hpp>
 #include <heed/nn/layer.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -72,11 +73,14 @@ auto mean_over_heads(const Weights& weights) {
 }
 
 /// Base of a layer with one input and an attention value, for elements T. Beyond those of Layer, it has
-///   y = layer(x, parts...)                         parts by kind: masks, modifiers, Scale, an Attention, a Context
+///   y = layer(x, parts...)                         parts by kind: masks, modifiers, Scale, an Attention, a KvCache or
+///                                                  a step of one, a Context
 ///   forward(x, attention, y, context)              attention is a part or an AnyAttention<T>
-///   forward(x, attention, y, cache, context)
+///   forward(x, attention, y, kv, context)          goes on after the tokens in a KvCache, see nn/kv_cache.hpp
+///   forward(x, attention, y, cache, context)       keeps what a backward needs
 ///   backward(dy, dx, cache, context)               with the attention of the forward, which the cache keeps
-/// Without attention every query sees every key. Derived defines run(x, attention, y, cache, context).
+/// Without attention every query sees every key. Derived defines run(x, attention, y, cache, context, kv), where kv, a
+/// KvStep<T>, has no cache by default.
 template <class Derived, class T>
 class AttentionLayer : public Layer<Derived> {
  public:
@@ -93,19 +97,30 @@ class AttentionLayer : public Layer<Derived> {
     Context& context = detail::pick<detail::Part::Context>(own, parts...);
     return detail::apply<T>(
         self().output_width(detail::width_of(x)), context,
-        [&](const auto& in, const auto& y) { forward(in, detail::attention_of(parts...), y, context); }, x);
+        [&](const auto& in, const auto& y) {
+          forward(in, detail::attention_of(parts...), y, detail::step_of<T>(parts...), context);
+        },
+        x);
   }
 
   /// forward() with attention. Throws also for a mask or modifier that does not fit Lq = Lk = L.
   template <TensorLike X, TensorLike Y>
   void forward(const X& x, const AnyAttention<T>& attention, Y&& y, Context& context) const {
-    checked(x, attention, y, nullptr, context);
+    checked(x, attention, y, nullptr, KvStep<T>(), context);
+  }
+  /// forward() of tokens that go on after those in a cache of keys and values, which then holds them too. Masks and
+  /// modifiers count positions from the first token of each sample, so Causal{} needs no alignment. Throws ShapeError
+  /// for a cache of another model, ValueError when it is full; it is then as before.
+  template <TensorLike X, TensorLike Y>
+  void forward(const X& x, const AnyAttention<T>& attention, Y&& y, const KvStep<T>& kv, Context& context) const {
+    checked(x, attention, y, nullptr, kv, context);
   }
   /// forward() that a backward() can follow: x must live, unchanged, until then, and so must the lists and matrices
   /// that the attention borrows.
   template <TensorLike X, TensorLike Y, class Cache>
+  requires(detail::kind_v<Cache> != detail::Part::KeyValues)
   void forward(const X& x, const AnyAttention<T>& attention, Y&& y, Cache& cache, Context& context) const {
-    checked(x, attention, y, &cache, context);
+    checked(x, attention, y, &cache, KvStep<T>(), context);
   }
 
   /// The layer without attention value and without checks, for layers made of it.
@@ -118,7 +133,8 @@ class AttentionLayer : public Layer<Derived> {
   const Derived& self() const { return static_cast<const Derived&>(*this); }
 
   template <class X, class Y, class Cache>
-  void checked(const X& x, const AnyAttention<T>& attention, Y&& y, Cache cache, Context& context) const {
+  void checked(const X& x, const AnyAttention<T>& attention, Y&& y, Cache cache, const KvStep<T>& kv,
+               Context& context) const {
     detail::check_elements<T, X>();
     const Workspace::Frame frame(context.workspace());
     const auto in = detail::read_as<3>(x, context.workspace());
@@ -126,7 +142,12 @@ class AttentionLayer : public Layer<Derived> {
     detail::check_layer_shapes(
         self().name(), in, out, self().input_width(0), self().output_width(0),
         Derived::kInPlace && std::is_null_pointer_v<Cache> ? detail::InPlace::Allowed : detail::InPlace::Forbidden);
-    self().run(in, attention, out, cache, context);
+    if constexpr (std::is_null_pointer_v<Cache> && requires { self().run(in, attention, out, cache, context, kv); }) {
+      self().run(in, attention, out, cache, context, kv);
+    } else {
+      HEED_CHECK(!kv, ValueError, self().name(), ": the layer does not take a KvCache; define run() with a KvStep");
+      self().run(in, attention, out, cache, context);
+    }
   }
 };
 

@@ -8,27 +8,9 @@
 #include <heed/attention/attention.hpp>
 #include <heed/nn/attention_layer.hpp>
 #include <heed/nn/linear.hpp>
-#include <heed/nn/norm.hpp>
-#include <heed/nn/rotary.hpp>
+#include <heed/nn/multi_head_attention_options.hpp>
 
 HEED_NAMESPACE_BEGIN
-
-/// Options of MultiHeadAttention.
-struct MultiHeadAttentionOptions {
-  Index embed_dim = 0;                        ///< E, the width of the queries' input and of y
-  Index num_heads = 0;                        ///< H
-  Index num_kv_heads = 0;                     ///< G, a divisor of H; 0 means H, 1 is multi-query attention
-  Index head_dim = 0;                         ///< Dk; 0 means E/H
-  Index value_head_dim = 0;                   ///< Dv; 0 means Dk
-  Index key_dim = 0;                          ///< the width of the keys' input (PyTorch: kdim); 0 means E
-  Index value_dim = 0;                        ///< the width of the values' input (PyTorch: vdim); 0 means key_dim
-  bool bias = true;                           ///< in every projection
-  std::optional<double> scale{};              ///< of the scores; 1/√Dk by default
-  double dropout = 0;                         ///< probability that a weight is dropped, while context.training
-  RotaryEmbeddingOptions rotary = kNoRotary;  ///< turns queries and keys by their positions
-  /// Normalizes each head's queries and keys, before they are turned: q_norm and k_norm. Its embed_dim 0 means Dk.
-  std::optional<NormOptions> qk_norm{};
-};
 
 /// y = out_proj(concat over h of softmax(scale · Q_h·K_gᵀ)·V_g), g = h / (H/G), under any attention: masks, score
 /// modifiers, another kind of attention. query (B, Lq, E), key (B, Lk, key_dim), value (B, Lk, value_dim), y (B, Lq,
@@ -60,7 +42,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   /// Throws ShapeError for widths or heads that don't fit each other, ValueError for a scale that is not finite or a
   /// dropout outside [0, 1].
   explicit MultiHeadAttention(const MultiHeadAttentionOptions& options)
-      : options_(resolved(options)),
+      : options_(detail::resolved(options, name())),
         heads_{options_.num_heads, options_.num_kv_heads, options_.num_kv_heads},
         width_{options_.head_dim, options_.head_dim, options_.value_head_dim},
         input_{options_.embed_dim, options_.key_dim, options_.value_dim},
@@ -115,6 +97,12 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   static constexpr std::string_view name() { return "heed::MultiHeadAttention"; }  ///< the layer in error texts
   /// With everything that 0 means filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
+  /// What a KvCache of this layer holds.
+  KvShape kv_shape() const {
+    return {.num_kv_heads = options_.num_kv_heads,
+            .head_dim = options_.head_dim,
+            .value_head_dim = options_.value_head_dim};
+  }
   Index input_width(Index) const { return options_.embed_dim; }   ///< of x
   Index output_width(Index) const { return options_.embed_dim; }  ///< of y
 
@@ -151,7 +139,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     return detail::apply<T>(
         options_.embed_dim, context,
         [&](const In& q, const In& k, const In& v, const Out& y) {
-          forward(q, k, v, detail::attention_of(parts...), y, context);
+          forward(q, k, v, detail::attention_of(parts...), y, detail::step_of<T>(parts...), context);
         },
         query, key, value);
   }
@@ -199,7 +187,9 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       if constexpr (std::is_same_v<std::remove_cvref_t<decltype(argument)>, Cache>) cache = &argument;
     };
     (take(rest), ...);
-    run(inputs, detail::attention_of(rest...), {}, out, {}, cache, context);
+    const KvStep<T> kv = detail::step_of<T>(rest...);
+    HEED_CHECK(!cache || !kv, ValueError, name(), ": a cache for a backward and a KvCache were given; give one");
+    run(inputs, detail::attention_of(rest...), {}, out, {}, cache, context, kv);
   }
   /// @overload
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Y, class... Rest>
@@ -233,43 +223,54 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     run_backward(errors, {{{gradients[0]}, {gradients[1]}, {gradients[2]}}}, cache, context);
   }
 
+  /// Projects keys and values and stores them, once for all calls that then attend to kv.stored(): cross-attention to
+  /// key (B, L, key_dim) and value (B, L, value_dim). Throws as forward() with a cache does.
+  template <TensorLike K, TensorLike V>
+  void append(const K& key, const V& value, const KvStep<T>& kv, Context& context) const {
+    detail::check_elements<T, K, V>();
+    Workspace& workspace = context.workspace();
+    const Workspace::Frame frame(workspace);
+    const In k = detail::read_as<3>(key, workspace), v = detail::read_as<3>(value, workspace);
+    const Inputs inputs{In(nullptr, {k.extent(0), 0, options_.embed_dim}), k, v};
+    check_inputs(inputs, Out(nullptr, {k.extent(0), 0, options_.embed_dim}));
+    HEED_CHECK(kv && kv.appends(), ValueError, name(), ": append() needs a KvCache that is written to, not stored()");
+    run_append(inputs, kv, context);
+  }
+
   /// The layer without checks, for layers made of it.
-  void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context) const {
-    detail::check_width<T>(name(), "key", x, options_.key_dim);
-    detail::check_width<T>(name(), "value", x, options_.value_dim);
-    run({x, x, x}, attention, {}, y, {}, cache, context);
+  void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context,
+           const KvStep<T>& kv = {}) const {
+    if (!kv || kv.appends()) {
+      detail::check_width<T>(name(), "key", x, options_.key_dim);
+      detail::check_width<T>(name(), "value", x, options_.value_dim);
+    }
+    run({x, x, x}, attention, {}, y, {}, cache, context, kv);
+  }
+  /// append() without checks, for layers made of it.
+  void run_append(const Inputs& inputs, const KvStep<T>& kv, Context& context) const {
+    kv.cache().check(name(), kv, kv_shape(), inputs[1].extent(0), inputs[1].extent(1));
+    const Workspace::Frame frame(context.workspace());
+    const Heads<T> in = project_heads(inputs, 1, 3, nullptr, kv, context);
+    kv.cache().append(kv, in.k, in.v);
   }
   /// y = residual + layer(inputs): the addition is part of the last product; a residual without data adds nothing. An
-  /// observer is shown the layer's output without the residual, which then takes two passes, to the same bits.
+  /// observer is shown the layer's output without the residual, which then takes two passes, to the same bits. With a
+  /// cache of keys and values, inputs go on after the tokens in it; for kv.stored() only the query counts.
   void run(const Inputs& inputs, const AnyAttention<T>& attention, const In& residual, const Out& y,
-           const TensorView<T, 4>& weights, Cache* cache, Context& context) const {
+           const TensorView<T, 4>& weights, Cache* cache, Context& context, const KvStep<T>& kv = {}) const {
+    if (kv) check_step(kv, inputs[0]);
     const Workspace::Frame frame(context.workspace());
-    const auto memory = [&](Buffer<T>* kept, const Extents<3>& extents) {
-      return kept ? kept->template view<3>(extents) : context.workspace().template tensor<T, 3>(extents);
-    };
     if (cache) cache->inputs = inputs;
-    Heads<T> in = heads_of(inputs, [&](int part, int end, const Extents<3>& extents) {
-      const Out projected = memory(cache ? &cache->projected[at(part)] : nullptr, extents);
-      project(inputs[at(part)], part, end, projected, context);
-      return projected;
-    });
-    if (q_norm) {
-      in.q = normalize(0, in.q, cache, context);
-      in.k = normalize(1, in.k, cache, context);
-    }
-    if (rotary_) {
-      rotary_->forward(in.q, Positions(), in.q, context);
-      rotary_->forward(in.k, Positions(), in.k, context);
-    }
-    const Out attended = memory(cache ? &cache->attended : nullptr, attended_extents(inputs[0]));
-    attention.attend({in.q,
-                      in.k,
-                      in.v,
-                      split_values(attended),
-                      weights,
-                      {.scale = options_.scale, .dropout = options_.dropout},
-                      cache ? &cache->attention : nullptr},
-                     context);
+    const Heads<T> in = project_heads(inputs, 0, kv && !kv.appends() ? 1 : 3, cache, kv, context);
+    const Out attended = memory(cache ? &cache->attended : nullptr, attended_extents(inputs[0]), context);
+    detail::attend<T>({in.q,
+                       in.k,
+                       in.v,
+                       split_values(attended),
+                       weights,
+                       {.scale = options_.scale, .dropout = options_.dropout},
+                       cache ? &cache->attention : nullptr},
+                      attention, kv, context);
     {
       const Context::Scope scope(context, "out_proj");
       out_proj.run(attended, {.residual = context.observer ? In{} : residual}, y, context);
@@ -297,7 +298,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     const Out dattended = workspace.template tensor<T, 3>(extents);
     out_proj.run_backward(dy, cache.attended.template view<3>(extents), {}, dattended, context);
     std::array<Out, 3> projected;
-    const Heads<T> d = heads_of(inputs, [&](int part, int, const Extents<3>& e) {
+    const Heads<T> d = heads_of(inputs, 0, 3, [&](int part, int, const Extents<3>& e) {
       return projected[at(part)] = workspace.template tensor<T, 3>(e);
     });
     detail::attend_backward<T>(cache.attention, split_values(dattended), {d.q, d.k, d.v}, context);
@@ -309,7 +310,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       q_norm->run_backward(rows_of_heads(d.q), rows_of_heads(d.q), cache.norms[0], context);
       k_norm->run_backward(rows_of_heads(d.k), rows_of_heads(d.k), cache.norms[1], context);
     }
-    heads_of(inputs, [&](int part, int end, const Extents<3>&) {
+    heads_of(inputs, 0, 3, [&](int part, int end, const Extents<3>&) {
       const Out& errors = projected[at(part)];
       const Index first = first_weight_row(part), count = first_row(end) - first_row(part);
       T* dbias = in_proj_bias.exists() ? in_proj_bias.grad().data() + first_row(part) : nullptr;
@@ -330,40 +331,6 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
  private:
   static constexpr std::string_view kInputs[] = {"query", "key", "value"};
   static constexpr std::size_t at(int part) { return static_cast<std::size_t>(part); }
-
-  static MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
-    HEED_CHECK(o.embed_dim >= 1 && o.num_heads >= 1, ShapeError, name(), ": embed_dim = ", o.embed_dim,
-               " and num_heads = ", o.num_heads, " must be at least 1");
-    HEED_CHECK(o.num_kv_heads >= 0 && o.head_dim >= 0 && o.value_head_dim >= 0 && o.key_dim >= 0 && o.value_dim >= 0,
-               ShapeError, name(), ": num_kv_heads = ", o.num_kv_heads, ", head_dim = ", o.head_dim,
-               ", value_head_dim = ", o.value_head_dim, ", key_dim = ", o.key_dim, " and value_dim = ", o.value_dim,
-               " can't be negative");
-    if (o.num_kv_heads == 0) o.num_kv_heads = o.num_heads;
-    HEED_CHECK(o.num_heads % o.num_kv_heads == 0, ShapeError, name(), ": num_heads = ", o.num_heads,
-               " but num_kv_heads = ", o.num_kv_heads,
-               "; num_heads must be a multiple: query head h reads key head h / (num_heads/num_kv_heads)");
-    if (o.head_dim == 0) {
-      HEED_CHECK(o.embed_dim % o.num_heads == 0, ShapeError, name(), ": embed_dim = ", o.embed_dim,
-                 " is not a multiple of num_heads = ", o.num_heads, "; give head_dim");
-      o.head_dim = o.embed_dim / o.num_heads;
-    }
-    if (o.value_head_dim == 0) o.value_head_dim = o.head_dim;
-    if (o.key_dim == 0) o.key_dim = o.embed_dim;
-    if (o.value_dim == 0) o.value_dim = o.key_dim;
-    if (o.rotary.enabled) {
-      if (o.rotary.head_dim == 0) o.rotary.head_dim = o.head_dim;
-      HEED_CHECK(o.rotary.head_dim == o.head_dim, ShapeError, name(), ": rotary.head_dim = ", o.rotary.head_dim,
-                 " but head_dim = ", o.head_dim, "; leave it 0, or give rotary.rotary_dim to turn a part of each head");
-    }
-    if (o.qk_norm) {
-      if (o.qk_norm->embed_dim == 0) o.qk_norm->embed_dim = o.head_dim;
-      HEED_CHECK(o.qk_norm->embed_dim == o.head_dim, ShapeError, name(),
-                 ": qk_norm->embed_dim = ", o.qk_norm->embed_dim, " but head_dim = ", o.head_dim,
-                 "; leave it 0: each head is normalized alone");
-    }
-    detail::check_attention_options(name(), o.scale, o.dropout);
-    return o;
-  }
 
   void check_inputs(const Inputs& inputs, const Out& y) const {
     const auto& [query, key, value] = inputs;
@@ -397,6 +364,13 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     detail::check_cache(name(), "value_head_dim", cache.attention.v().extent(3), options_.value_head_dim);
   }
 
+  void check_step(const KvStep<T>& kv, const In& query) const {
+    kv.cache().check(name(), kv, kv_shape(), query.extent(0), query.extent(1));
+    HEED_CHECK(kv.appends() || !rotary_, ValueError, name(),
+               ": the queries of stored() have no positions that rotary could turn them by; turn rotary off in "
+               "cross-attention");
+  }
+
   bool is_joint() const { return input_[0] == input_[1] && input_[0] == input_[2]; }
   Index rows(int part) const { return heads_[at(part)] * width_[at(part)]; }
   /// The first row of a part in in_proj_weight and in_proj_bias; for 3, the number of rows.
@@ -421,14 +395,33 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     return {query.extent(0), query.extent(1), options_.num_heads * options_.value_head_dim};
   }
 
-  /// The heads in memory(part, end, extents), which is called for each run of parts [part, end) that share their input
-  /// and weight; the columns of such a run are next to each other.
+  /// Memory of a forward: kept for a backward, or in the workspace.
+  static Out memory(Buffer<T>* kept, const Extents<3>& extents, Context& context) {
+    return kept ? kept->template view<3>(extents) : context.workspace().template tensor<T, 3>(extents);
+  }
+  /// Parts [first, last) as attention reads them: projected, normalized and turned.
+  Heads<T> project_heads(const Inputs& inputs, int first, int last, Cache* cache, const KvStep<T>& kv,
+                         Context& context) const {
+    Heads<T> in = heads_of(inputs, first, last, [&](int part, int end, const Extents<3>& extents) {
+      const Out projected = memory(cache ? &cache->projected[at(part)] : nullptr, extents, context);
+      project(inputs[at(part)], part, end, projected, context);
+      return projected;
+    });
+    for (int part = first; part < std::min(last, 2); ++part) {
+      TensorView<T, 4>& x = part == 0 ? in.q : in.k;
+      if (q_norm) x = normalize(part, x, cache, context);
+      if (rotary_) rotary_->forward(x, kv ? kv.positions(x.extent(2)) : Positions(), x, context);
+    }
+    return in;
+  }
+  /// The heads of parts [first, last) in memory(part, end, extents), which is called for each run of parts [part, end)
+  /// that share their input and weight; the columns of such a run are next to each other.
   template <class Memory>
-  Heads<T> heads_of(const Inputs& inputs, Memory&& memory) const {
+  Heads<T> heads_of(const Inputs& inputs, int first_part, int last_part, Memory&& memory) const {
     TensorView<T, 4> parts[3];
-    for (int part = 0; part < 3;) {
+    for (int part = first_part; part < last_part;) {
       int end = part + 1;
-      while (end < 3 && shares_input(inputs, end)) ++end;
+      while (end < last_part && shares_input(inputs, end)) ++end;
       const In& x = inputs[at(part)];
       const Index first = first_row(part);
       const Out run = memory(part, end, Extents<3>{x.extent(0), x.extent(1), first_row(end) - first});
@@ -483,6 +476,9 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   template <TensorLike Q, class... Parts>
   auto result_with_weights(const In& query, const In& key, const In& value, Context& context, Parts&... parts) const {
     detail::check_parts<Parts...>();
+    static_assert(detail::count_v<detail::Part::KeyValues, Parts...> == 0,
+                  "heed: with_weights does not take a KvCache; an observer of the Context is shown the weights of "
+                  "calls with one");
     const Index B = query.extent(0), Lq = query.extent(1);
     detail::OutputAndWeights<detail::result_t<Q, T>, Tensor<T, 4>> result{
         detail::make_result<Q, T, 3>({B, Lq, options_.embed_dim}),

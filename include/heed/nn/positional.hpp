@@ -20,6 +20,8 @@ class Positions {
   explicit Positions(Index start) : start_(start) {}
   /// first[b] + l: sequences after different numbers of tokens.
   static Positions from(IntSpan first) { return {Kind::PerSample, IntView::one_column(first)}; }
+  /// The same for samples padded on the left: first[b] is negative by the tokens of padding, which have position 0.
+  static Positions padded_left(IntSpan first) { return {Kind::PaddedLeft, IntView::one_column(first)}; }
   /// positions(b, l), integers of any type of shape (B, L); or positions[l], the same in every sample.
   static Positions at(IntView positions) { return {Kind::PerToken, positions}; }
 
@@ -28,6 +30,8 @@ class Positions {
     switch (kind_) {
       case Kind::PerSample:
         return list_(b, 0) + l;
+      case Kind::PaddedLeft:
+        return std::max<Index>(0, list_(b, 0) + l);
       case Kind::PerToken:
         return list_(b, l);
       case Kind::Start:
@@ -38,7 +42,7 @@ class Positions {
 
   /// Throws ShapeError unless there is a position for every token of (B, L); `name` is the layer's.
   void check(std::string_view name, Index batch, Index length) const {
-    if (kind_ == Kind::PerSample) {
+    if (kind_ == Kind::PerSample || kind_ == Kind::PaddedLeft) {
       HEED_CHECK(list_.extent(0) == batch, ShapeError, name, ": ", list_.extent(0), " first positions but B = ", batch,
                  "; give one for each sample");
     } else if (kind_ == Kind::PerToken) {
@@ -56,7 +60,7 @@ class Positions {
   }
 
  private:
-  enum class Kind { Start, PerSample, PerToken };
+  enum class Kind { Start, PerSample, PaddedLeft, PerToken };
   Positions(Kind kind, IntView list) : kind_(kind), list_(list) {}
 
   Kind kind_ = Kind::Start;

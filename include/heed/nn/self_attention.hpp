@@ -117,9 +117,15 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
     run(in, attention, out, one_head(w), nullptr, context);
   }
 
+  /// What a KvCache of this layer holds.
+  KvShape kv_shape() const {
+    return {.num_kv_heads = 1, .head_dim = options_.head_dim, .value_head_dim = options_.value_head_dim};
+  }
+
   /// The layer without checks, for layers made of it.
-  void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context) const {
-    run(x, attention, y, {}, cache, context);
+  void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context,
+           const KvStep<T>& kv = {}) const {
+    run(x, attention, y, {}, cache, context, kv);
   }
 
   /// The gradients, under the attention of the forward.
@@ -166,7 +172,8 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
   }
 
   void run(const In& x, const AnyAttention<T>& attention, const Out& y, const TensorView<T, 4>& weights, Cache* cache,
-           Context& context) const {
+           Context& context, const KvStep<T>& kv) const {
+    if (kv) kv.cache().check(name(), kv, kv_shape(), x.extent(0), x.extent(1));
     Workspace& workspace = context.workspace();
     const Workspace::Frame frame(workspace);
     const auto memory = [&](Buffer<T>* kept, Index width) {
@@ -185,14 +192,14 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
                v = project(v_proj, "v_proj", cache ? &cache->v : nullptr);
     Out attended = y;
     if (cache || out_proj) attended = memory(cache ? &cache->attended : nullptr, options_.value_head_dim);
-    attention.attend({q,
-                      k,
-                      v,
-                      one_head(attended),
-                      weights,
-                      {.scale = options_.scale, .dropout = options_.dropout},
-                      cache ? &cache->attention : nullptr},
-                     context);
+    detail::attend<T>({q,
+                       k,
+                       v,
+                       one_head(attended),
+                       weights,
+                       {.scale = options_.scale, .dropout = options_.dropout},
+                       cache ? &cache->attention : nullptr},
+                      attention, kv, context);
     if (out_proj) {
       const Context::Scope scope(context, "out_proj");
       out_proj->run(attended, y, nullptr, context);

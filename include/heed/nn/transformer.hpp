@@ -26,8 +26,9 @@ using DecoderOptions = TransformerStackOptions<DecoderLayerOptions>;  ///< Optio
 namespace detail {
 
 /// Blocks one after the other, with an optional norm at the end: the common part of Encoder and Decoder. `More` are the
-/// arguments of a block after x: the attention, or a memory and the attention.
-template <class Block, class Options, class T, class... More>
+/// arguments of a block after x: the attention, or a memory and the attention; Step is a call of its cache of keys and
+/// values.
+template <class Block, class Options, class T, class Step, class... More>
 class TransformerStack {
   using In = TensorView<const T, 3>;
   using Out = TensorView<T, 3>;
@@ -65,8 +66,19 @@ class TransformerStack {
   Index size() const { return static_cast<Index>(layers.size()); }
   Index input_width(Index) const { return options_.layer.embed_dim; }
   Index output_width(Index) const { return options_.layer.embed_dim; }
+  /// What a KvCache of this stack holds.
+  KvShape kv_shape() const {
+    return kv_shape_of([](const Block& block) { return block.kv_shape(); });
+  }
 
  protected:
+  /// shape_of(block) for all blocks, which are alike.
+  template <class ShapeOf>
+  KvShape kv_shape_of(ShapeOf&& shape_of) const {
+    KvShape shape = layers.empty() ? shape_of(Block(options_.layer)) : shape_of(layers[0]);
+    shape.num_layers = size();
+    return shape;
+  }
   TransformerStack(std::string_view name, const Options& options) : options_(options) {
     HEED_CHECK(options.num_layers >= 0, ShapeError, name, ": num_layers = ", options.num_layers, " is negative");
     layers.reserve(static_cast<std::size_t>(options.num_layers));
@@ -78,7 +90,8 @@ class TransformerStack {
   }
 
   /// The blocks in turn; the output of one is the input of the next.
-  void run_blocks(const In& x, const Out& y, Cache* cache, Context& context, const More&... more) const {
+  void run_blocks(const In& x, const Out& y, Cache* cache, Context& context, const Step& kv,
+                  const More&... more) const {
     const Workspace::Frame frame(context.workspace());
     const bool keeps = cache && !cache->checkpointing;
     // Between the blocks two buffers of row-major memory take turns, or each block has one in the cache; only the last
@@ -100,7 +113,7 @@ class TransformerStack {
       if (cache && (i + 1 < layers.size() || norm)) to = cache->outputs[i].template view<3>(x.extents());
       const Context::Scope scope(context, "layers", static_cast<int>(i));
       if (cache && !keeps) cache->checkpoints.emplace_back(context);
-      layers[i].run(from, more..., to, keeps ? &cache->layers[i] : nullptr, context);
+      layers[i].run(from, more..., to, keeps ? &cache->layers[i] : nullptr, context, kv.layer(static_cast<Index>(i)));
       from = to;
     }
     if (norm) {
@@ -163,9 +176,10 @@ class TransformerStack {
 };
 
 template <class T>
-using EncoderStack = TransformerStack<EncoderLayer<T>, EncoderOptions, T, AnyAttention<T>>;
+using EncoderStack = TransformerStack<EncoderLayer<T>, EncoderOptions, T, KvStep<T>, AnyAttention<T>>;
 template <class T>
-using DecoderStack = TransformerStack<DecoderLayer<T>, DecoderOptions, T, TensorView<const T, 3>, DecoderAttention<T>>;
+using DecoderStack =
+    TransformerStack<DecoderLayer<T>, DecoderOptions, T, DecoderKvStep<T>, TensorView<const T, 3>, DecoderAttention<T>>;
 
 }  // namespace detail
 
@@ -195,8 +209,8 @@ class Encoder : public detail::EncoderStack<T>, public AttentionLayer<Encoder<T>
 
   /// The stack without checks, for layers made of it.
   void run(const TensorView<const T, 3>& x, const AnyAttention<T>& attention, const TensorView<T, 3>& y, Cache* cache,
-           Context& context) const {
-    this->run_blocks(x, y, cache, context, attention);
+           Context& context, const KvStep<T>& kv = {}) const {
+    this->run_blocks(x, y, cache, context, kv, attention);
   }
   /// The gradients, under the attention of the forward.
   void run_backward(const TensorView<const T, 3>& dy, const TensorView<T, 3>& dx, Cache& cache, Context& context) {
@@ -237,12 +251,22 @@ class Decoder : public detail::DecoderStack<T>, public MemoryLayer<Decoder<T>, T
     const DecoderLayerOptions& layer = this->options().layer;
     return layer.memory_dim == 0 ? layer.embed_dim : layer.memory_dim;
   }
+  /// What a KvCache of the memory holds.
+  KvShape memory_kv_shape() const {
+    return this->kv_shape_of([](const auto& block) { return block.memory_kv_shape(); });
+  }
 
   /// The stack without checks, for layers made of it.
   void run(const In& x, const In& memory, const DecoderAttention<T>& attention, const Out& y, Cache* cache,
-           Context& context) const {
+           Context& context, const DecoderKvStep<T>& kv = {}) const {
     if (cache) cache->memory = memory;
-    this->run_blocks(x, y, cache, context, memory, attention);
+    this->run_blocks(x, y, cache, context, kv, memory, attention);
+  }
+  /// remember() without checks, for layers made of it.
+  void run_remember(const In& memory, const KvStep<T>& kv, Context& context) const {
+    for (Index i = 0; i < this->size(); ++i) {
+      this->layers[static_cast<std::size_t>(i)].run_remember(memory, kv.layer(i), context);
+    }
   }
   /// The gradients; dmemory is the sum over the blocks.
   void run_backward(const In& dy, const Out& dx, const Out& dmemory, Cache& cache, Context& context) {

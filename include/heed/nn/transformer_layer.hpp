@@ -223,21 +223,24 @@ class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
   }
   static constexpr std::string_view name() { return "heed::EncoderLayer"; }  ///< the layer in error texts
   const EncoderLayerOptions& options() const { return options_; }            ///< as constructed
+  KvShape kv_shape() const { return self_attn.kv_shape(); }                  ///< what a KvCache of this layer holds
   Index input_width(Index) const { return options_.embed_dim; }              ///< of x
   Index output_width(Index) const { return options_.embed_dim; }             ///< of y
 
   /// The layer without checks, for layers made of it.
-  void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context) const {
+  void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context,
+           const KvStep<T>& kv = {}) const {
     const Workspace::Frame frame(context.workspace());
     const Out middle =
         cache ? cache->middle.template view<3>(x.extents()) : context.workspace().template tensor<T, 3>(x.extents());
     if (cache) cache->x = x;
     detail::residual(*this, norm1, "norm1")
-        .forward(
-            x, middle, cache ? &cache->first : nullptr, context, [&](const In& in, const In& residual, const Out& out) {
-              const Context::Scope scope(context, "self_attn");
-              self_attn.run({in, in, in}, attention, residual, out, {}, cache ? &cache->self_attn : nullptr, context);
-            });
+        .forward(x, middle, cache ? &cache->first : nullptr, context,
+                 [&](const In& in, const In& residual, const Out& out) {
+                   const Context::Scope scope(context, "self_attn");
+                   self_attn.run({in, in, in}, attention, residual, out, {}, cache ? &cache->self_attn : nullptr,
+                                 context, kv);
+                 });
     detail::residual(*this, norm2, "norm2")
         .forward(middle, y, cache ? &cache->second : nullptr, context,
                  [&](const In& in, const In& residual, const Out& out) {
@@ -273,9 +276,46 @@ struct DecoderAttention {
   DecoderAttention(const Self& to_itself, const Memory& to_memory = {}) : self(to_itself), memory(to_memory) {}
 };
 
+/// A DecoderKvCache in one call; none by default.
+template <class T>
+struct DecoderKvStep {
+  KvStep<T> self{};    ///< of the tokens
+  KvStep<T> memory{};  ///< of the memory
+
+  /// True with a cache.
+  explicit operator bool() const { return static_cast<bool>(self); }
+  /// Layer i of caches for several.
+  DecoderKvStep layer(Index i) const { return {self.layer(i), memory.layer(i)}; }
+};
+
+/// The keys and values of a decoder: those of its tokens, which grow call by call, and those of the memory, which are
+/// projected once.
+///
+///   heed::DecoderKvCache<float> kv(decoder, {.batch = 2, .capacity = 128}, memory.extent(1));
+///   decoder.remember(memory, kv.memory, context);
+///   decoder.forward(tokens, {heed::Causal{}, heed::Padding(memory_lengths)}, y, kv.step(), context);   // and again
+template <class T, class S = T>
+struct DecoderKvCache {
+  KvCache<T, S> self;    ///< of the tokens
+  KvCache<T, S> memory;  ///< of the memory
+
+  /// For a DecoderLayer or a Decoder and memories of up to memory_length rows.
+  template <class Model>
+  DecoderKvCache(const Model& model, const KvCacheOptions& options, Index memory_length)
+      : self(model, options), memory(model.memory_kv_shape(), {.batch = options.batch, .capacity = memory_length}) {}
+
+  /// A call of which every row of x is a token.
+  DecoderKvStep<T> step() { return {self.step(), memory.stored()}; }
+  /// A call that adds counts[b] tokens to sample b; see AnyKvCache::step().
+  DecoderKvStep<T> step(IntSpan counts, PaddingSide side = PaddingSide::Right) {
+    return {self.step(counts, side), memory.stored()};
+  }
+};
+
 /// Base of a layer with an input x (B, Lq, E) and a memory (B, Lk, memory_dim), for elements T:
 ///   y = layer(x, memory, {Causal{}, Padding(memory_lengths)}, context)
 ///   forward(x, memory, attention, y, context), forward(x, memory, attention, y, cache, context)
+///   remember(memory, kv.memory, context), forward(x, attention, y, kv.step(), context)
 ///   backward(dy, dx, dmemory, cache, context)
 /// A single attention value is that of the layer's tokens to each other; every key of the memory is then visible.
 template <class Derived, class T>
@@ -310,6 +350,30 @@ class MemoryLayer : public Module<Derived> {
   void forward(const X& x, const Memory& memory, const DecoderAttention<T>& attention, Y&& y, Cache& cache,
                Context& context) const {
     checked(x, memory, attention, y, &cache, context);
+  }
+  /// Projects the memory for the calls with a cache that follow. Throws ShapeError unless memory is (B, L, memory_dim),
+  /// ValueError when the cache is full.
+  template <TensorLike Memory>
+  void remember(const Memory& memory, AnyKvCache<T>& kv, Context& context) const {
+    detail::check_elements<T, Memory>();
+    const Workspace::Frame frame(context.workspace());
+    const TensorView<const T, 3> from = detail::read_as<3>(memory, context.workspace());
+    detail::check_width(self().name(), "memory", from, self().memory_width());
+    self().run_remember(from, kv.step(), context);
+  }
+  /// forward() of tokens that go on after those in a cache, with the memory that it remembers; y may be x. Throws as
+  /// AttentionLayer::forward() with a cache.
+  template <TensorLike X, TensorLike Y>
+  void forward(const X& x, const DecoderAttention<T>& attention, Y&& y, const DecoderKvStep<T>& kv,
+               Context& context) const {
+    detail::check_elements<T, X>();
+    const Workspace::Frame frame(context.workspace());
+    const TensorView<const T, 3> in = detail::read_as<3>(x, context.workspace());
+    const TensorView<T, 3> out = detail::write_as<3>(y);
+    detail::check_layer_shapes(self().name(), in, out, self().input_width(0), self().input_width(0),
+                               detail::InPlace::Allowed);
+    HEED_CHECK(kv && kv.memory, ValueError, self().name(), ": no cache was given; make a DecoderKvCache");
+    self().run(in, {}, attention, out, nullptr, context, kv);
   }
   /// Adds to the gradients of the parameters and writes dx and dmemory, under the attention of the forward; a gradient
   /// that is kNotWanted is not computed. Throws ShapeError when a view doesn't fit the forward with this cache,
@@ -415,10 +479,14 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
   Index input_width(Index) const { return options_.embed_dim; }
   /// The width of the memory.
   Index memory_width() const { return multihead_attn.options().key_dim; }
+  /// What a KvCache of the tokens holds.
+  KvShape kv_shape() const { return self_attn.kv_shape(); }
+  /// What a KvCache of the memory holds.
+  KvShape memory_kv_shape() const { return multihead_attn.kv_shape(); }
 
   /// The layer without checks, for layers made of it.
   void run(const In& x, const In& memory, const DecoderAttention<T>& attention, const Out& y, Cache* cache,
-           Context& context) const {
+           Context& context, const DecoderKvStep<T>& kv = {}) const {
     const Workspace::Frame frame(context.workspace());
     const auto middle = [&](int i) {
       return cache ? cache->middle[i].template view<3>(x.extents())
@@ -430,19 +498,24 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
     detail::residual(*this, norm1, "norm1")
         .forward(x, s, cache ? &cache->first : nullptr, context, [&](const In& in, const In& r, const Out& out) {
           const Context::Scope scope(context, "self_attn");
-          self_attn.run({in, in, in}, attention.self, r, out, {}, cache ? &cache->self_attn : nullptr, context);
+          self_attn.run({in, in, in}, attention.self, r, out, {}, cache ? &cache->self_attn : nullptr, context,
+                        kv.self);
         });
     detail::residual(*this, norm2, "norm2")
         .forward(s, t, cache ? &cache->second : nullptr, context, [&](const In& in, const In& r, const Out& out) {
           const Context::Scope scope(context, "multihead_attn");
           multihead_attn.run({in, memory, memory}, attention.memory, r, out, {},
-                             cache ? &cache->multihead_attn : nullptr, context);
+                             cache ? &cache->multihead_attn : nullptr, context, kv.memory);
         });
     detail::residual(*this, norm3, "norm3")
         .forward(t, y, cache ? &cache->third : nullptr, context, [&](const In& in, const In& r, const Out& out) {
           feed_forward.run(in, r, out, cache ? &cache->feed_forward : nullptr, context);
         });
     context.observe(y);
+  }
+  /// remember() without checks, for layers made of it.
+  void run_remember(const In& memory, const KvStep<T>& kv, Context& context) const {
+    multihead_attn.run_append({{{}, memory, memory}}, kv, context);
   }
   /// The gradients, without checks, for layers made of it.
   void run_backward(const In& dy, const Out& dx, const Out& dmemory, Cache& cache, Context& context) {

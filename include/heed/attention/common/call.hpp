@@ -8,6 +8,7 @@
 #include <span>
 
 #include <heed/attention/common/modifier_ref.hpp>
+#include <heed/attention/common/recent_keys.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -32,6 +33,10 @@ struct AttentionTensors {
   AttentionCache<T>* cache = nullptr;
   /// The running state of linear attention; null for none.
   LinearAttentionState<T>* state = nullptr;
+  /// Keys before the first query.
+  int past = 0;
+  /// The keys that a cache with a window shows, besides the mask of the call.
+  std::optional<RecentKeys> recent = std::nullopt;
 };
 
 }  // namespace detail

@@ -21,8 +21,22 @@ struct Scale {
 namespace detail {
 
 /// The kinds of parts. Value is Attention, LinearAttention, SegmentedAttention or AnyAttention; State is the running
-/// state of linear attention.
-enum class Part { None, Mask, Modifier, Scale, Options, Value, Cache, State, Context, FeatureMap, Segment, Pooling };
+/// state of linear attention; KeyValues, a layer's cache of keys and values.
+enum class Part {
+  None,
+  Mask,
+  Modifier,
+  Scale,
+  Options,
+  Value,
+  Cache,
+  State,
+  KeyValues,
+  Context,
+  FeatureMap,
+  Segment,
+  Pooling
+};
 template <class P>
 inline constexpr Part kind_v = Mask<P>                               ? Part::Mask
                                : Modifier<P>                         ? Part::Modifier
@@ -81,8 +95,9 @@ consteval void check_parts() {
   static_assert(count_v<Part::Value, P...> == 0 || !(are_terms_v<std::remove_cvref_t<P>> || ...),
                 "heed: an Attention value was given and, next to it, a part that belongs into it: write "
                 "Attention(mask, modifier, Scale{…})");
-  static_assert(count_v<Part::Cache, P...> <= 1 && count_v<Part::State, P...> <= 1,
-                "heed: two caches were given; give one");
+  static_assert(
+      count_v<Part::Cache, P...> <= 1 && count_v<Part::State, P...> <= 1 && count_v<Part::KeyValues, P...> <= 1,
+      "heed: two caches were given; give one");
   static_assert(count_v<Part::Context, P...> <= 1, "heed: two contexts were given; give one");
 }
 
