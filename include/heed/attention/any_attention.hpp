@@ -50,12 +50,11 @@ struct LayerAttention {
   AttentionOptions options;
   /// Filled for a backward pass; null for inference.
   AttentionCache<T>* cache = nullptr;
-  /// Of a layer with a KvCache: see AttentionTensors.
-  int past = 0;
-  std::optional<RecentKeys> recent = std::nullopt;
+  /// Of a layer with a KvCache.
+  std::optional<Continuation> continuation = std::nullopt;
 
   AttentionTensors<T, S> tensors() const {
-    return {.q = q, .k = k, .v = v, .out = out, .weights = weights, .past = past, .recent = recent};
+    return {.q = q, .k = k, .v = v, .out = out, .weights = weights, .continuation = continuation};
   }
 };
 
@@ -176,32 +175,36 @@ class AnyAttention {
       [](const void* value, AttentionCache<T>& cache, TensorView<const T, 4> dout, const AttentionGradients<T>& to,
          Context& context) { static_cast<const V*>(value)->backward(cache, dout, to, context); }};
 
-  /// f(mask of the call): that of this value, and what a cache with a window hides.
-  template <class F>
-  static void with_recent(const AnyMask& mask, const std::optional<detail::RecentKeys>& recent, F&& f) {
-    if (!recent) return f(mask.reference());
-    const And both(mask, *recent);
-    f(MaskRef(both));
+  /// f(mask, modifier) of a call, bound: those of this value, and what a cache with a window hides.
+  template <class S, class F>
+  void with_bound(const detail::AttentionTensors<T, S>& x, F&& f) const {
+    const std::optional<detail::Continuation>& continuation = x.continuation;
+    AttentionShape shape = detail::shape_of(x);
+    if (continuation) shape = continuation->whole(shape);
+    shape = detail::with_sequences(mask_, shape);
+    const AnyMask mask = mask_.bind(shape);
+    const detail::AnyModifier<A> modifier = modifier_.bind(shape);
+    if (!continuation) return f(mask.reference(), modifier.reference());
+    const auto shifted = [&](const auto& part) { return part.shifted(continuation->sample, continuation->past); };
+    if (!continuation->recent) return f(shifted(mask.reference()), shifted(modifier.reference()));
+    const And both(mask, *continuation->recent);
+    f(shifted(MaskRef(both)), shifted(modifier.reference()));
   }
 
   template <class S>
   void run_softmax(const detail::AttentionTensors<T, S>& x, Context& context) const {
-    const AttentionShape shape = detail::with_sequences(mask_, detail::shape_of(x));
-    const AnyMask mask = mask_.bind(shape);
-    const detail::AnyModifier<A> modifier = modifier_.bind(shape);
-    const DropoutPattern dropped = detail::draw_dropout(options_.dropout, context);
-    if (x.cache) x.cache->keep(dropped);
-    with_recent(mask, x.recent, [&](const MaskRef& visible) {
-      detail::run_softmax(x, shape, visible, modifier.reference(), options_, dropped, context);
+    with_bound(x, [&](const MaskRef& mask, const detail::ModifierRef<A>& modifier) {
+      const DropoutPattern dropped = detail::draw_dropout(options_.dropout, context);
+      if (x.cache) x.cache->keep(dropped);
+      detail::run_softmax(x, detail::shape_of(x), mask, modifier, options_, dropped, context);
     });
   }
 
   /// Weights alone do not show what the mask hides: the weight of a visible key may be too small for T.
   template <class S>
   void show(const detail::LayerAttention<T, S>& call, Context& context) const {
-    const AnyMask mask = mask_.bind(detail::shape_of(call.tensors()));
-    with_recent(mask, call.recent, [&](const MaskRef& shown) {
-      const auto visible = [&](int b, int h, int q, int k) { return shown.visible(b, h, q, k); };
+    with_bound(call.tensors(), [&](const MaskRef& mask, const auto&) {
+      const auto visible = [&](int b, int h, int q, int k) { return mask.visible(b, h, q, k); };
       context.observer->mask(context.name(), call.weights.extents(), visible);
     });
     context.observer->weights(context.name(), ObservedTensor(TensorView<const T, 4>(call.weights)));

@@ -23,7 +23,7 @@ struct NoMask : MaskBase {
 /// DocumentMask(query_offsets, key_offsets) & Causal::bottom_right() the last query of a sequence sees all of its keys,
 /// as if the sequence were a call of its own. The same holds for the samples of Padding::queries_and_keys(). Padding of
 /// keys alone does not say which queries exist, and leaves the alignment as it is: from() serves for caches of several
-/// lengths. In a layer with a KvCache the positions go on from its length, and no alignment need be named.
+/// lengths. In a layer with a KvCache positions go on from its length, and no alignment is named.
 class Alignment {
  public:
   /// Query q has position q. bind() throws if Lq != Lk, in the call or in a packed sequence, since top-left and
@@ -59,6 +59,8 @@ class Alignment {
     if (!namer) namer = name;
     Alignment bound = *this;
     if (kind_ == Kind::From) {
+      HEED_CHECK(!s.continues, ValueError, "heed::", namer, "::from: in a layer with a KvCache positions go on from its ",
+                 "length; give heed::", name, " without an alignment");
       HEED_CHECK(first_.size() == s.B, ShapeError, "heed::", namer, "::from: ", first_.size(),
                  " positions but B = ", s.B, "; give one for each sample");
       for (int b = 0; b < s.B; ++b) {
@@ -70,10 +72,6 @@ class Alignment {
       return bound;
     }
     const bool packed = s.sequences.is_packed();
-    if (s.past > 0 && !packed) {
-      bound.offset_ = s.past;
-      return bound;
-    }
     HEED_CHECK(kind_ != Kind::Square || packed || s.Lq == s.Lk, ValueError, "heed::", name, ": Lq = ", s.Lq,
                " but Lk = ", s.Lk, "; choose an alignment: ", choices(namer));
     bound.offset_ = kind_ == Kind::BottomRight ? Index{s.Lk} - s.Lq : 0;

@@ -87,9 +87,9 @@ struct AttentionShape {
   int Dv = 1;  ///< width of a value head
   /// The sequences that the mask of the call keeps apart; their lists are borrowed.
   Sequences sequences = {};
-  /// The keys before the first query, of which every query knows the place: the tokens of earlier calls, in a layer
-  /// with a KvCache. Query q then has position past + q whichever alignment a mask names.
-  int past = 0;
+  /// True in a layer with a KvCache, where the extents are those of the whole sequences, earlier calls included: query
+  /// q is the token q of its sequence, whatever the call.
+  bool continues = false;
 };
 
 /// Keys [begin, end). May extend beyond the existing keys; empty if end <= begin.
@@ -399,21 +399,31 @@ class MaskRef {
   MaskRef(const void* mask, bool exact, const Functions& functions)
       : mask_(mask), functions_(&functions), exact_(exact) {}
 
+  /// The same mask for a call whose sample 0 is the mask's `sample`, and whose query 0 is its `query`.
+  MaskRef shifted(int sample, int query) const {
+    MaskRef other = *this;
+    other.sample_ += sample;
+    other.query_ += query;
+    return other;
+  }
+
   /// True if ranges() describe the mask completely.
   bool exact() const { return exact_; }
   /// The ranges of queries q, ..., q + n - 1, cut to [0, Lk).
   RangeSummary ranges(int b, int h, int q, int n, int Lk, KeyRange* out) const {
-    return functions_->ranges(mask_, b, h, q, n, Lk, out);
+    return functions_->ranges(mask_, b + sample_, h, q + query_, n, Lk, out);
   }
   /// For queries q, ..., q + n - 1 the visibility of `keys` <= 64 keys from k on, one bit each. The bits are valid only
   /// inside the ranges.
   void words(int b, int h, int q, int n, int k, int keys, std::uint64_t* out) const {
-    functions_->words(mask_, b, h, q, n, k, keys, out);
+    functions_->words(mask_, b + sample_, h, q + query_, n, k, keys, out);
   }
   /// A key >= k such that queries q, ..., q + n - 1 see none of the keys from k up to it.
-  Index next(int b, int h, int q, int n, Index k) const { return functions_->next(mask_, b, h, q, n, k); }
+  Index next(int b, int h, int q, int n, Index k) const {
+    return functions_->next(mask_, b + sample_, h, q + query_, n, k);
+  }
   /// True if key k is visible to query q.
-  bool visible(int b, int h, int q, int k) const { return functions_->visible(mask_, b, h, q, k); }
+  bool visible(int b, int h, int q, int k) const { return functions_->visible(mask_, b + sample_, h, q + query_, k); }
 
  private:
   template <class M>
@@ -457,6 +467,7 @@ class MaskRef {
   const void* mask_;
   const Functions* functions_;
   bool exact_;
+  int sample_ = 0, query_ = 0;  // of the call's first
 };
 
 /// One line per query, one character per key: '#' is visible, '.' hidden. Throws as the mask's bind() does.

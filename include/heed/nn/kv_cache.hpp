@@ -325,16 +325,26 @@ class AnyKvCache {
       if (step.appends()) {
         make_room(step.layer(), b, n, place, taken);
         write_rows(step.layer(), b, place.end(), part(call.k, first + done, taken), part(call.v, first + done, taken));
-        rows.past = static_cast<int>(place.count);
         place.count += taken;
-        if (options_.window > 0) {
-          rows.recent.emplace(rows.past, static_cast<int>(options_.window), static_cast<int>(options_.sinks));
-        }
       }
+      rows.continuation = continuation(step, length, b, place.count - taken);
       attend_rows(step.layer(), {b, place.first}, place.count, rows, attention, context);
       drop(step.layer(), b, n, place);
     }
     for (Index i = b; i < b + n; ++i) moving_[at(i)] = place;
+  }
+
+  /// The place of a call whose first sample is b, and whose queries come after `past` stored tokens.
+  detail::Continuation continuation(const KvStep<T>& step, Index length, Index b, Index past) const {
+    Index keys = 0;
+    for (Index i = 0; i < batch(); ++i) {
+      keys = std::max(keys, places_[at(i)].count + (step.appends() ? step.count(i, length) : 0));
+    }
+    const auto i = [](Index n) { return static_cast<int>(n); };
+    detail::Continuation result{i(batch()), i(b), step.appends() ? i(past) : 0, i(step.appends() ? keys : length),
+                                i(keys)};
+    if (options_.window > 0 && step.appends()) result.recent.emplace(i(options_.window), i(options_.sinks));
+    return result;
   }
 
   /// Moves rows to the front if `count` more do not fit behind them.
@@ -475,8 +485,7 @@ class KvCache final : public AnyKvCache<T> {
                                                   .out = call.out,
                                                   .weights = call.weights,
                                                   .options = call.options,
-                                                  .past = call.past,
-                                                  .recent = call.recent},
+                                                  .continuation = call.continuation},
                      context);
   }
 

@@ -5,6 +5,8 @@
 /// @file
 /// RotaryEmbedding: turns queries and keys by their positions.
 
+#include <numbers>
+
 #include <heed/nn/positional.hpp>
 
 HEED_NAMESPACE_BEGIN
@@ -16,12 +18,30 @@ enum class RotaryPairing {
   Interleaved  ///< 2i and 2i + 1: the paper, GPT-J, Meta's own Llama files
 };
 
+/// How the angles of a model are changed for sequences longer than those that it was trained on.
+enum class RotaryScalingKind {
+  None,    ///< they are not
+  Linear,  ///< every frequency is divided by the factor (Chen et al.: "Extending context window …", 2023)
+  Ntk,     ///< theta is multiplied by factor^(R/(R - 2)) (Peng et al.: "YaRN", 2023, section 3.1)
+  Llama3   ///< low frequencies are divided by the factor, high ones stay, those between change gradually (Llama 3.1)
+};
+
+/// Options of that change, with the names of Hugging Face's rope_scaling.
+struct RotaryScaling {
+  RotaryScalingKind kind = RotaryScalingKind::None;  ///< the rule
+  double factor = 1;                                 ///< the ratio of the new length to the old one
+  double low_freq_factor = 1;     ///< Llama3: frequencies with fewer turns in original_length are low
+  double high_freq_factor = 4;    ///< Llama3: frequencies with more turns in original_length are high
+  double original_length = 8192;  ///< Llama3: tokens that the model was trained on
+};
+
 /// Options of RotaryEmbedding, alone and in attention layers: {.rotary = {}} turns it on with these values.
 struct RotaryEmbeddingOptions {
   Index head_dim = 0;                 ///< D, the width of a head; in an attention layer 0 means the layer's
   std::optional<Index> rotary_dim{};  ///< R, the first coordinates that turn, an even number; the default is all
   double theta = 10000;               ///< the ratio of the longest wave to the shortest; Llama 3 takes 500000
   RotaryPairing pairing = RotaryPairing::HalfSplit;  ///< which coordinates turn together
+  RotaryScaling scaling{};                           ///< for sequences longer than those of the training
   Index length = 1024;  ///< positions whose angles are formed at construction; others are formed in each call
   bool enabled = true;  ///< false in an attention layer: no rotary positions
 };
@@ -29,6 +49,29 @@ struct RotaryEmbeddingOptions {
 inline constexpr RotaryEmbeddingOptions kNoRotary{.enabled = false};
 
 namespace detail {
+
+/// The angle of pair i from one position to the next, of R coordinates that turn.
+inline double rotary_frequency(const RotaryEmbeddingOptions& options, Index i, Index turned) {
+  const RotaryScaling& scaling = options.scaling;
+  const double width = static_cast<double>(turned);
+  double theta = options.theta;
+  // With a single pair, whose frequency is 1 for any theta, the exponent has no bound.
+  if (scaling.kind == RotaryScalingKind::Ntk && turned > 2) theta *= std::pow(scaling.factor, width / (width - 2));
+  const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / width);
+  switch (scaling.kind) {
+    case RotaryScalingKind::None:
+    case RotaryScalingKind::Ntk:
+      return frequency;
+    case RotaryScalingKind::Linear:
+      return frequency / scaling.factor;
+    case RotaryScalingKind::Llama3:
+      break;
+  }
+  const double turns = scaling.original_length * frequency / (2 * std::numbers::pi);
+  const double high = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  const double kept = std::clamp(high, 0.0, 1.0);
+  return kept * frequency + (1 - kept) * frequency / scaling.factor;
+}
 
 /// Elements 0, 2, 4, ... (first = 0) or 1, 3, 5, ... (first = 1) of two registers one after the other.
 template <int First, class A, int... I>
@@ -87,8 +130,8 @@ void rotate_row(const T* from, T* to, Index pairs, const accumulate_t<T>* angles
 }  // namespace detail
 
 /// Rotary positions: pair i of each query and key vector turns by the angle position·theta^(-2i/R), so that q·k depends
-/// on the distance of their positions alone. Su et al.: "RoFormer", 2021. Angles are formed in double; coordinates from
-/// R on stay as they are. No parameters.
+/// on the distance of their positions alone, unless `scaling` changes the angles. Su et al.: "RoFormer", 2021. Angles
+/// are formed in double; coordinates from R on stay as they are. No parameters.
 ///
 /// Works on heads (B, H, L, D) inside an attention layer, with any strides and in place; no observer is shown it.
 template <class T>
@@ -96,7 +139,8 @@ class RotaryEmbedding {
   using A = accumulate_t<T>;
 
  public:
-  /// Throws ShapeError unless 0 <= R <= D, R is even and length >= 0; ValueError for a theta that is not above 0.
+  /// Throws ShapeError unless 0 <= R <= D, R is even and length >= 0; ValueError for a theta or a factor that is not
+  /// above 0.
   explicit RotaryEmbedding(const RotaryEmbeddingOptions& options) : options_(options) {
     const Index turned = options.rotary_dim.value_or(options.head_dim);
     HEED_CHECK(options.head_dim >= 1 && turned >= 0 && turned <= options.head_dim && turned % 2 == 0, ShapeError,
@@ -104,11 +148,16 @@ class RotaryEmbedding {
                " must be an even number from 0 to head_dim = ", options.head_dim);
     HEED_CHECK(options.length >= 0, ShapeError, "heed::RotaryEmbedding: length = ", options.length, " is negative");
     HEED_CHECK(options.theta > 0, ValueError, "heed::RotaryEmbedding: theta = ", options.theta, " must be above 0");
+    const RotaryScaling& scaling = options.scaling;
+    HEED_CHECK(scaling.factor > 0 && scaling.original_length > 0, ValueError,
+               "heed::RotaryEmbedding: scaling.factor = ", scaling.factor,
+               " and scaling.original_length = ", scaling.original_length, " must be above 0");
+    HEED_CHECK(scaling.high_freq_factor > scaling.low_freq_factor, ValueError,
+               "heed::RotaryEmbedding: scaling.high_freq_factor = ", scaling.high_freq_factor,
+               " must be above scaling.low_freq_factor = ", scaling.low_freq_factor);
     const Index pairs = turned / 2;
     frequencies_ = Tensor<double, 1>(pairs);
-    for (Index i = 0; i < pairs; ++i) {
-      frequencies_(i) = std::pow(options.theta, -2.0 * static_cast<double>(i) / static_cast<double>(turned));
-    }
+    for (Index i = 0; i < pairs; ++i) frequencies_(i) = detail::rotary_frequency(options, i, turned);
     table_ = Tensor<A, 2>(options.length, turned);
     for (Index p = 0; p < options.length; ++p) form_angles(p, table_.view()[p].data());
   }

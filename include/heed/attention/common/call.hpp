@@ -7,8 +7,8 @@
 
 #include <span>
 
+#include <heed/attention/common/continuation.hpp>
 #include <heed/attention/common/modifier_ref.hpp>
-#include <heed/attention/common/recent_keys.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -33,10 +33,8 @@ struct AttentionTensors {
   AttentionCache<T>* cache = nullptr;
   /// The running state of linear attention; null for none.
   LinearAttentionState<T>* state = nullptr;
-  /// Keys before the first query.
-  int past = 0;
-  /// The keys that a cache with a window shows, besides the mask of the call.
-  std::optional<RecentKeys> recent = std::nullopt;
+  /// Of a call on a cache of keys and values.
+  std::optional<Continuation> continuation = std::nullopt;
 };
 
 }  // namespace detail

@@ -185,6 +185,14 @@ class ModifierRef {
         functions_(std::is_same_v<M, NoModifier> ? nullptr : &kFunctions<M>),
         accumulates_(heed::detail::accumulates(m)) {}
 
+  /// The same modifier for a forward call whose sample 0 is the modifier's `sample`, and whose query 0 is its `query`.
+  ModifierRef shifted(int sample, int query) const {
+    ModifierRef other = *this;
+    other.sample_ += sample;
+    other.query_ += query;
+    return other;
+  }
+
   explicit operator bool() const { return modifier_ != nullptr; }
   /// True when backward adds to gradients of the modifier's parameters.
   bool accumulates() const { return accumulates_; }
@@ -193,15 +201,15 @@ class ModifierRef {
 
   /// The modified score.
   A operator()(A score, const ScoreIndex<A>& at) const {
-    return modifier_ ? functions_->score(modifier_, score, at) : score;
+    return modifier_ ? functions_->score(modifier_, score, shifted(at)) : score;
   }
   /// The gradient of `score` from d, that of the modified score.
   A backward(A score, A d, const ScoreIndex<A>& at) const {
     return modifier_ ? functions_->backward(modifier_, score, d, at) : zero_where(d, d);
   }
   /// Dot products in the tile become scores: modifier(scale · dot).
-  void apply(A scale, const QueryLanes<A>& tile) const { functions_->tile(modifier_, scale, tile); }
-  void apply(A scale, const KeyLanes<A>& keys) const { functions_->keys(modifier_, scale, keys); }
+  void apply(A scale, const QueryLanes<A>& tile) const { functions_->tile(modifier_, scale, shifted(tile)); }
+  void apply(A scale, const KeyLanes<A>& keys) const { functions_->keys(modifier_, scale, shifted(keys)); }
   /// The gradients of modified scores in the tile become those of `scores`, which are scaled.
   void apply_backward(const A* scores, const QueryLanes<A>& tile) const {
     functions_->backward_tile(modifier_, scores, tile);
@@ -239,9 +247,18 @@ class ModifierRef {
   template <class M>
   static constexpr Functions kFunctions = functions_of<M>();
 
+  template <class At>
+  At shifted(At at) const {
+    at.b += sample_;
+    at.q += query_;
+    if constexpr (requires { at.query; }) at.query += static_cast<A>(query_);
+    return at;
+  }
+
   const void* modifier_ = nullptr;
   const Functions* functions_ = nullptr;
   bool accumulates_ = false;
+  int sample_ = 0, query_ = 0;  // of the call's first
 };
 
 }  // namespace detail

@@ -90,9 +90,7 @@ void softmax_attention_backward(const AttentionBackwardCall<T>& call, Context& c
 /// The shape of a forward call; throws if the extents do not fit each other.
 template <class T, class S>
 AttentionShape shape_of(const AttentionTensors<T, S>& x) {
-  AttentionShape shape = CallChecks{"heed::attention"}.shape(x.q.extents(), x.k.extents(), x.v.extents());
-  shape.past = x.past;
-  return shape;
+  return CallChecks{"heed::attention"}.shape(x.q.extents(), x.k.extents(), x.v.extents());
 }
 
 /// Runs a forward call. The mask and the modifier are bound to the shape; `dropped` is the pattern of dropout.
