@@ -27,6 +27,7 @@
 #include <heed/nn/feed_forward.hpp>
 #include <heed/nn/group_norm.hpp>
 #include <heed/nn/init.hpp>
+#include <heed/nn/kv_cache.hpp>
 #include <heed/nn/layer.hpp>
 #include <heed/nn/linear.hpp>
 #include <heed/nn/module.hpp>

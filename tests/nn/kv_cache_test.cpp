@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <heed/attention/linear/linear.hpp>
 #include <heed/compiled/layers.hpp>
 #include <heed/mask/sparse.hpp>
 #include <heed/nn/kv_cache.hpp>
@@ -216,7 +217,7 @@ TEST(KvCaches, MasksOfSamplesKeepTheirSample) {
   EXPECT_LE(max_error(seen[0], whole), 1e-13);
 }
 
-TEST(KvCaches, SixteenBitKeysAndValues) {
+TEST(KvCaches, KeysAndValuesInFewerBits) {
   const Encoder<float> encoder = llama<float>();
   const auto all = sequences<float>({40, 17});
   const std::vector<std::vector<int>> calls{{20, 16}, {1, 1}, {19, 0}};
@@ -233,12 +234,14 @@ TEST(KvCaches, SixteenBitKeysAndValues) {
   };
   KvCache<float, heed::half> half(encoder, {.batch = 2, .capacity = 40});
   KvCache<float, heed::bfloat16> bfloat16(encoder, {.batch = 2, .capacity = 40});
+  KvCache<float, std::int8_t> eight(encoder, {.batch = 2, .capacity = 40});
   KvCache<float> full(encoder, {.batch = 2, .capacity = 40});
   EXPECT_LE(error_of(half), 4e-3);
   EXPECT_LE(error_of(bfloat16), 3e-2);
-  EXPECT_GT(error_of(bfloat16), 1e-4) << "the cache stores more digits than bfloat16 has";
+  EXPECT_LE(error_of(eight), 3e-2);
   EXPECT_EQ(half.bytes() * 2, full.bytes());
-  EXPECT_EQ(full.bytes(), 2u * 2 * 2 * 40 * 8 * sizeof(float) / 2 * 2);
+  EXPECT_EQ(full.bytes(), 2u * 2 * 2 * 40 * (4 + 4) * sizeof(float)) << "layers, samples, heads, tokens, widths";
+  EXPECT_EQ(eight.bytes(), 2u * 2 * 2 * 40 * (4 + 4 + 2 * sizeof(float)));
 }
 
 // Speculative decoding: tokens that were tried and taken back leave no trace, whatever they held.

@@ -7,7 +7,7 @@
 /// value.
 
 #include <heed/attention/any_attention.hpp>
-#include <heed/nn/kv_cache.hpp>
+#include <heed/nn/any_kv_cache.hpp>
 #include <heed/nn/layer.hpp>
 
 HEED_NAMESPACE_BEGIN

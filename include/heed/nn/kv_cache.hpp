@@ -13,421 +13,134 @@
 /// same bits as alone.
 
 #include <cstring>
-#include <vector>
 
-#include <heed/attention/any_attention.hpp>
-#include <heed/nn/positional.hpp>
+#include <heed/nn/any_kv_cache.hpp>
 
 HEED_NAMESPACE_BEGIN
 
-/// The side of a batch's rows on which shorter samples are padded.
-enum class PaddingSide {
-  Right,  ///< sample b is the first rows
-  Left    ///< sample b is the last rows
-};
-
-/// What a cache holds: the extents of keys and values in each attention layer of a model. Models tell theirs by
-/// kv_shape().
-struct KvShape {
-  Index num_layers = 1;      ///< attention layers that share the lengths of the cache
-  Index num_kv_heads = 0;    ///< G
-  Index head_dim = 0;        ///< Dk
-  Index value_head_dim = 0;  ///< Dv
-};
-
-/// Options of KvCache.
-struct KvCacheOptions {
-  Index batch = 1;     ///< B
-  Index capacity = 0;  ///< tokens that each sample can hold; with a window, where nothing ends, leave it 0
-  Index window = 0;    ///< a query sees its own and the window - 1 tokens before it, and older ones are dropped; 0: all
-  Index sinks = 0;     ///< the first tokens, which a window keeps (Xiao et al.: "StreamingLLM", 2023)
-};
-
-template <class T>
-class AnyKvCache;
-template <class T, class S>
-class KvCache;
-
-/// A cache in one call: the tokens that the call adds to each sample, and the layer that is called. Made implicitly
-/// from a cache, to whose samples every row of x is then added; see AnyKvCache::step() and stored().
-template <class T>
-class KvStep {
- public:
-  /// No cache.
-  KvStep() = default;
-  /// Every row of x is a token.
-  KvStep(AnyKvCache<T>& cache) : cache_(&cache) {}
-
-  /// False without a cache.
-  explicit operator bool() const { return cache_ != nullptr; }
-  /// The same call in the i-th layer after this one, of a cache for several: a model of two stacks gives the second
-  /// kv.step().layer(first.size()).
-  KvStep layer(Index i) const {
-    KvStep step = *this;
-    step.layer_ += i;
-    return step;
-  }
-  AnyKvCache<T>& cache() const { return *cache_; }  ///< the cache
-  Index layer() const { return layer_; }            ///< the layer that is called
-  bool appends() const { return appends_; }         ///< false for stored()
-  PaddingSide side() const { return side_; }        ///< where the rows of shorter samples are padded
-  /// The tokens of sample b among L rows.
-  Index count(Index b, Index length) const { return counts_ ? (*counts_)[b] : length; }
-  /// The row of sample b's first token.
-  Index first_row(Index b, Index length) const { return side_ == PaddingSide::Left ? length - count(b, length) : 0; }
-  /// The positions of L rows, which go on from the lengths of the cache: for LearnedPositions, SinusoidalPositions and
-  /// RotaryEmbedding. They borrow from the cache: valid until its next call.
-  Positions positions(Index length) const;
-
- private:
-  friend class AnyKvCache<T>;
-  AnyKvCache<T>* cache_ = nullptr;
-  std::optional<IntSpan> counts_{};
-  PaddingSide side_ = PaddingSide::Right;
-  Index layer_ = 0;
-  bool appends_ = true;
-};
-
-/// The keys and values of earlier tokens, for B samples of different lengths; layers take it whatever it stores them
-/// in. KvCache makes one. Keys are stored as attention reads them, normalized and turned by their positions.
-template <class T>
-class AnyKvCache {
- public:
-  AnyKvCache(AnyKvCache&&) noexcept = default;             ///< steps that refer to the other one end
-  AnyKvCache& operator=(AnyKvCache&&) noexcept = default;  ///< steps that refer to either end
-  virtual ~AnyKvCache() = default;
-
-  const KvShape& shape() const { return shape_; }             ///< of the model
-  const KvCacheOptions& options() const { return options_; }  ///< as constructed
-  Index batch() const { return options_.batch; }              ///< B
-  /// Tokens of sample b so far, also those that a window has dropped.
-  Index length(Index b = 0) const { return lengths_[checked(b)]; }
-  /// Of all samples.
-  const std::vector<int>& lengths() const& { return lengths_; }
-  void lengths() const&& = delete;
-  /// Bytes of keys and values.
-  virtual std::size_t bytes() const = 0;
-
-  /// A call whose x (B, L, E) has counts[b] tokens of sample b, 0 to L; the other rows are padding, of which y holds
-  /// nothing of use. The list is borrowed. Throws ShapeError unless it has B numbers.
-  KvStep<T> step(IntSpan counts, PaddingSide side = PaddingSide::Right) {
-    HEED_CHECK(counts.size() == batch(), ShapeError, kName, ": ", counts.size(),
-               " counts but the cache has B = ", batch(), "; give one for each sample");
-    KvStep<T> step(*this);
-    step.counts_ = counts;
-    step.side_ = side;
-    return step;
-  }
-  /// A call in which every row of x is a token.
-  KvStep<T> step() { return KvStep<T>(*this); }
-  /// A call that adds nothing: its queries see what is stored. For cross-attention, see MultiHeadAttention::append().
-  KvStep<T> stored() {
-    KvStep<T> step(*this);
-    step.appends_ = false;
-    return step;
-  }
-
-  /// Forgets all but the first `length` tokens of sample b: what came after them has no effect on later calls. Throws
-  /// ShapeError for a sample that there isn't, ValueError for a length that is negative or more than there are, and
-  /// after a window has dropped tokens that would be seen again.
-  void truncate(Index b, Index length) {
-    const std::size_t sample = checked(b);
-    HEED_CHECK(length >= 0 && length <= lengths_[sample], ValueError, kName, ": sample ", b, " has ", lengths_[sample],
-               " tokens and can't be truncated to ", length);
-    HEED_CHECK(length == 0 || length == lengths_[sample] || !has_dropped(sample), ValueError, kName, ": sample ", b,
-               " can't be truncated to ", length, " tokens, since the window has dropped tokens that would be seen ",
-               "again; clear it, or make the window larger than the sequence");
-    if (length == lengths_[sample]) return;
-    lengths_[sample] = static_cast<int>(length);
-    places_[sample] = {0, length};
-  }
-  /// Forgets the last `count` tokens of every sample, and a call that did not finish. Throws as truncate(), and then
-  /// nothing has changed.
-  void rewind(Index count) {
-    for (Index b = 0; b < batch(); ++b) {
-      HEED_CHECK(count >= 0 && count <= length(b), ValueError, kName, ": sample ", b, " has ", length(b),
-                 " tokens and can't be rewound by ", count);
-      HEED_CHECK(count == length(b) || !(has_dropped(at(b)) && (count > 0 || next_layer_ > 0)), ValueError, kName,
-                 ": sample ", b,
-                 " can't be rewound, since the window has dropped tokens that would be seen again; "
-                 "clear it, or make the window larger than the sequence");
-    }
-    for (Index b = 0; b < batch(); ++b) truncate(b, length(b) - count);
-    next_layer_ = 0;
-  }
-  /// Forgets sample b.
-  void clear(Index b) { truncate(b, 0); }
-  /// Forgets all samples, and a call that did not finish.
-  void clear() {
-    for (Index b = 0; b < batch(); ++b) truncate(b, 0);
-    next_layer_ = 0;
-  }
-  /// Sample `to` becomes the first `length` tokens of sample `from`. Throws as truncate() of `from`.
-  void copy_prefix(Index from, Index to, Index length) {
-    const std::size_t source = checked(from), target = checked(to);
-    HEED_CHECK(length >= 0 && length <= lengths_[source], ValueError, kName, ": sample ", from, " has ",
-               lengths_[source], " tokens, so a prefix of ", length, " can't be copied");
-    HEED_CHECK(!has_dropped(source), ValueError, kName, ": a prefix of sample ", from,
-               " can't be copied, since the window has dropped its tokens; make the window larger than the sequence");
-    if (source == target) return truncate(from, length);
-    for (Index layer = 0; layer < shape_.num_layers; ++layer) copy_rows(layer, {from, 0}, {to, 0}, length);
-    lengths_[target] = static_cast<int>(length);
-    places_[target] = {0, length};
-  }
-
-  /// Throws unless the call `step` of a layer `name` with x (B, L, E) fits: ShapeError for another shape, ValueError
-  /// for counts outside [0, L], or when a sample would hold more than the capacity. Layers call it before they write.
-  void check(std::string_view name, const KvStep<T>& step, const KvShape& layer, Index batch_size, Index length) const {
-    const auto same = [&](const char* what, Index held, Index own) {
-      HEED_CHECK(held == own, ShapeError, name, ": the KvCache has ", what, " = ", held, " but the layer has ", own,
-                 "; make the cache from the model: KvCache<float> kv(model, options)");
-    };
-    same("num_kv_heads", shape_.num_kv_heads, layer.num_kv_heads);
-    same("head_dim", shape_.head_dim, layer.head_dim);
-    same("value_head_dim", shape_.value_head_dim, layer.value_head_dim);
-    HEED_CHECK(step.layer() >= 0 && step.layer() < shape_.num_layers, ShapeError, name, ": layer ", step.layer(),
-               " of a KvCache for ", shape_.num_layers, " layers does not exist; make the cache from the model");
-    HEED_CHECK(batch() == batch_size, ShapeError, name, ": x has B = ", batch_size,
-               " but the KvCache has B = ", batch(), "; give one sample of x for each of the cache");
-    if (!step.appends()) return;
-    HEED_CHECK(step.layer() == next_layer_, ValueError, name, ": layer ", step.layer(),
-               " is called with a KvCache whose next layer is ", next_layer_,
-               "; call all layers of the cache in their order, and after a call that did not finish rewind(0) or "
-               "clear() the cache");
-    for (Index b = 0; b < batch(); ++b) {
-      const Index count = step.count(b, length), held = lengths_[at(b)];
-      HEED_CHECK(count >= 0 && count <= length, ValueError, name, ": sample ", b, " has count = ", count, " but x has ",
-                 length, " rows; counts are from 0 to L");
-      HEED_CHECK(options_.capacity == 0 || held + count <= options_.capacity, ValueError, name, ": sample ", b, " has ",
-                 held, " tokens and ", count, " more are added, but the KvCache holds ", options_.capacity,
-                 "; make its capacity larger, truncate() it, or give it a window");
-      HEED_CHECK(held + count <= kMostTokens, ValueError, name, ": sample ", b, " would have ", held + count,
-                 " tokens, more than ", kMostTokens);
-    }
-  }
-
-  /// Stores k (B, G, L, Dk) and v (B, G, L, Dv), unless the step is stored(), and attends q (B, H, L, Dk) to what each
-  /// sample holds, its own tokens included. Rows of out (B, H, L, Dv) that are padding are 0. After the last layer the
-  /// lengths grow. For layers, after check(). Throws ValueError for attention that is not softmax attention.
-  void attend(const KvStep<T>& step, const detail::LayerAttention<T>& call, const AnyAttention<T>& attention,
-              Context& context) {
-    HEED_CHECK(attention.has_weights(), ValueError, kName,
-               ": only softmax attention reads keys and values from a cache; call linear attention with its state");
-    const Index length = call.q.extent(2);
-    for (Index b = 0, end; b < batch(); b = end) {
-      end = is_uniform(step, length) ? batch() : b + 1;
-      attend_samples(step, b, end - b, call, attention, context);
-    }
-    if (step.appends()) finish_layer(step, length);
-  }
-  /// Stores k and v, as attend(), without queries.
-  void append(const KvStep<T>& step, const TensorView<const T, 4>& k, const TensorView<const T, 4>& v) {
-    for (Index b = 0; b < batch(); ++b) {
-      const Index count = step.count(b, k.extent(2)), first = step.first_row(b, k.extent(2));
-      Place place = places_[at(b)];
-      for (Index done = 0, n; done < count; done += n) {
-        n = std::min(count - done, piece());
-        make_room(step.layer(), b, 1, place, n);
-        write_rows(step.layer(), b, place.end(), k.slice(0, b, 1).slice(2, first + done, n),
-                   v.slice(0, b, 1).slice(2, first + done, n));
-        place.count += n;
-        drop(step.layer(), b, 1, place);
-      }
-      moving_[at(b)] = place;
-    }
-    finish_layer(step, k.extent(2));
-  }
-
- protected:
-  /// A row of a sample.
-  struct Row {
-    Index sample, row;
-  };
-
-  /// Throws ShapeError for extents that can't be.
-  AnyKvCache(const KvShape& shape, const KvCacheOptions& options) : shape_(shape), options_(options) {
-    HEED_CHECK(shape.num_layers >= 0 && shape.num_kv_heads >= 1 && shape.head_dim >= 1 && shape.value_head_dim >= 1,
-               ShapeError, kName, ": num_layers = ", shape.num_layers,
-               " must be at least 0, num_kv_heads = ", shape.num_kv_heads, ", head_dim = ", shape.head_dim,
-               " and value_head_dim = ", shape.value_head_dim, " at least 1");
-    HEED_CHECK(options.batch >= 0 && options.capacity >= 0 && options.window >= 0 && options.sinks >= 0, ShapeError,
-               kName, ": batch = ", options.batch, ", capacity = ", options.capacity, ", window = ", options.window,
-               " and sinks = ", options.sinks, " can't be negative");
-    HEED_CHECK((options.capacity > 0) != (options.window > 0), ShapeError, kName, ": capacity = ", options.capacity,
-               " and window = ", options.window, "; give one of them, the tokens that are kept of each sample");
-    HEED_CHECK(options.sinks == 0 || options.window > 0, ShapeError, kName, ": sinks = ", options.sinks,
-               " tokens are kept by a window, but window = 0");
-    HEED_CHECK(options.capacity <= kMostTokens && options.window <= kMostTokens / 4 && options.sinks <= kMostTokens / 4,
-               ShapeError, kName, ": capacity = ", options.capacity, ", window = ", options.window,
-               " or sinks = ", options.sinks, " is too large");
-    lengths_.resize(at(options.batch));
-    places_.resize(at(options.batch));
-    moving_.resize(at(options.batch));
-    starts_.resize(at(options.batch));
-  }
-
-  /// Rows of memory for each sample and head. A window has more than it keeps, so that it moves only now and then.
-  Index rows() const { return options_.window > 0 ? options_.sinks + options_.window + piece() : options_.capacity; }
-
-  /// Stores k and v (n samples, G, count, D) from sample b and row `row` on.
-  virtual void write_rows(Index layer, Index b, Index row, const TensorView<const T, 4>& k,
-                          const TensorView<const T, 4>& v) = 0;
-  /// Copies rows of all heads, which may overlap.
-  virtual void copy_rows(Index layer, Row from, Row to, Index count) = 0;
-  /// The call on `count` stored rows of its samples, which begin with b.
-  virtual void attend_rows(Index layer, Row first, Index count, const detail::LayerAttention<T>& call,
-                           const AnyAttention<T>& attention, Context& context) const = 0;
-
- private:
-  friend class KvStep<T>;
-  static constexpr std::string_view kName = "heed::KvCache";
-  static constexpr Index kMostTokens = std::numeric_limits<int>::max();
-
-  /// The rows of a sample that hold its keys, oldest first: the sinks, then the recent ones.
-  struct Place {
-    Index first = 0, count = 0;
-    Index end() const { return first + count; }
-    bool operator==(const Place&) const = default;
-  };
-
-  static std::size_t at(Index b) { return static_cast<std::size_t>(b); }
-  std::size_t checked(Index b) const {
-    HEED_CHECK(b >= 0 && b < batch(), ShapeError, kName, ": sample ", b, " of B = ", batch(), " does not exist");
-    return at(b);
-  }
-  bool has_dropped(std::size_t b) const { return places_[b].count < lengths_[b]; }
-  /// Tokens that a window takes in at once.
-  Index piece() const { return options_.window > 0 ? std::max<Index>(32, options_.window / 4) : kMostTokens; }
-
-  /// True when one call serves all samples: they have the same rows and add the same number.
-  bool is_uniform(const KvStep<T>& step, Index length) const {
-    for (Index b = 1; b < batch(); ++b) {
-      if (places_[at(b)] != places_[0]) return false;
-      if (step.appends() && step.count(b, length) != step.count(0, length)) return false;
-    }
-    return true;
-  }
-
-  /// attend() of samples b, ..., b + n - 1, which are alike.
-  void attend_samples(const KvStep<T>& step, Index b, Index n, const detail::LayerAttention<T>& call,
-                      const AnyAttention<T>& attention, Context& context) {
-    const Index length = call.q.extent(2), count = step.appends() ? step.count(b, length) : length;
-    const Index first = step.appends() ? step.first_row(b, length) : 0;
-    const auto part = [&](const auto& x, Index row, Index rows) { return x.slice(0, b, n).slice(2, row, rows); };
-    fill_zeros(part(call.out, 0, first));
-    fill_zeros(part(call.out, first + count, length - first - count));
-    Place place = places_[at(b)];
-    for (Index done = 0, taken; done < count; done += taken) {
-      taken = step.appends() ? std::min(count - done, piece()) : count;
-      detail::LayerAttention<T> rows = call;
-      rows.q = part(call.q, first + done, taken);
-      rows.out = part(call.out, first + done, taken);
-      if (step.appends()) {
-        make_room(step.layer(), b, n, place, taken);
-        write_rows(step.layer(), b, place.end(), part(call.k, first + done, taken), part(call.v, first + done, taken));
-        place.count += taken;
-      }
-      rows.continuation = continuation(step, length, b, place.count - taken);
-      attend_rows(step.layer(), {b, place.first}, place.count, rows, attention, context);
-      drop(step.layer(), b, n, place);
-    }
-    for (Index i = b; i < b + n; ++i) moving_[at(i)] = place;
-  }
-
-  /// The place of a call whose first sample is b, and whose queries come after `past` stored tokens.
-  detail::Continuation continuation(const KvStep<T>& step, Index length, Index b, Index past) const {
-    Index keys = 0;
-    for (Index i = 0; i < batch(); ++i) {
-      keys = std::max(keys, places_[at(i)].count + (step.appends() ? step.count(i, length) : 0));
-    }
-    const auto i = [](Index n) { return static_cast<int>(n); };
-    detail::Continuation result{i(batch()), i(b), step.appends() ? i(past) : 0, i(step.appends() ? keys : length),
-                                i(keys)};
-    if (options_.window > 0 && step.appends()) result.recent.emplace(i(options_.window), i(options_.sinks));
-    return result;
-  }
-
-  /// Moves rows to the front if `count` more do not fit behind them.
-  void make_room(Index layer, Index b, Index n, Place& place, Index count) {
-    if (options_.window == 0 || place.end() + count <= rows()) return;
-    for (Index i = b; i < b + n; ++i) copy_rows(layer, {i, place.first}, {i, 0}, place.count);
-    place.first = 0;
-  }
-  /// Lets go of rows that no later query sees: the sinks move up to the recent ones.
-  void drop(Index layer, Index b, Index n, Place& place) {
-    const Index most = options_.sinks + options_.window;
-    if (options_.window == 0 || place.count <= most) return;
-    const Index excess = place.count - most;
-    for (Index i = b; options_.sinks > 0 && i < b + n; ++i) {
-      copy_rows(layer, {i, place.first}, {i, place.first + excess}, options_.sinks);
-    }
-    place = {place.first + excess, most};
-  }
-  void finish_layer(const KvStep<T>& step, Index length) {
-    next_layer_ = step.layer() + 1;
-    if (next_layer_ < shape_.num_layers) return;
-    next_layer_ = 0;
-    for (Index b = 0; b < batch(); ++b) lengths_[at(b)] += static_cast<int>(step.count(b, length));
-    places_ = moving_;
-  }
-  static void fill_zeros(const TensorView<T, 4>& x) {
-    for (Index b = 0; b < x.extent(0); ++b) {
-      for (Index h = 0; h < x.extent(1); ++h) {
-        for (Index l = 0; l < x.extent(2); ++l) {
-          for (Index d = 0; d < x.extent(3); ++d) x(b, h, l, d) = T(0);
-        }
-      }
-    }
-  }
-
-  KvShape shape_;
-  KvCacheOptions options_;
-  std::vector<int> lengths_;
-  std::vector<Index> starts_;           // of the positions of a call
-  std::vector<Place> places_, moving_;  // moving_: after the layer that is called
-  Index next_layer_ = 0;
-};
-
-template <class T>
-Positions KvStep<T>::positions(Index length) const {
-  for (Index b = 0; b < cache_->batch(); ++b) {
-    cache_->starts_[AnyKvCache<T>::at(b)] = cache_->length(b) - first_row(b, length);
-  }
-  return Positions::padded_left(cache_->starts_);
-}
-
 namespace detail {
 
-template <class T>
-inline constexpr Part kind_v<KvStep<T>> = Part::KeyValues;
-template <class T>
-inline constexpr Part kind_v<AnyKvCache<T>> = Part::KeyValues;
-template <class T, class S>
-inline constexpr Part kind_v<KvCache<T, S>> = Part::KeyValues;
-
-/// A layer's attention: to its own keys and values, or to those in a cache, which they join.
-template <class T>
-void attend(const LayerAttention<T>& call, const AnyAttention<T>& attention, const KvStep<T>& kv, Context& context) {
-  if (kv)
-    kv.cache().attend(kv, call, attention, context);
-  else
-    attention.attend(call, context);
+/// f(b, g, l) for each row of x (B, G, L, D).
+template <class X, class F>
+void for_each_row(const TensorView<X, 4>& x, F&& f) {
+  for (Index b = 0; b < x.extent(0); ++b) {
+    for (Index g = 0; g < x.extent(1); ++g) {
+      for (Index l = 0; l < x.extent(2); ++l) f(b, g, l);
+    }
+  }
+}
+/// Copies `count` rows of head g of x (samples, G, rows, D), which may overlap.
+template <class S>
+void move_rows(const TensorView<S, 4>& x, Index g, Index from, Index from_row, Index to, Index to_row, Index count) {
+  if (count == 0) return;
+  std::memmove(&x(to, g, to_row, 0), &x(from, g, from_row, 0),
+               static_cast<std::size_t>(count * x.extent(3)) * sizeof(S));
 }
 
-/// The step among the parts of a layer's call; none without a cache.
-template <class T, class... Parts>
-KvStep<T> step_of(Parts&... parts) {
-  if constexpr (count_v<Part::KeyValues, Parts...> == 1)
-    return pick<Part::KeyValues>(kNoMask, parts...);
-  else
-    return {};
-}
+/// Rows of keys or values (samples, G, rows, D), stored as S.
+template <class S>
+class KvRows {
+ public:
+  explicit KvRows(const Extents<4>& extents) : rows_(memory_.template view<4>(extents)) {}
+
+  std::size_t bytes() const { return memory_.bytes(); }
+  template <class T>
+  void store(const TensorView<const T, 4>& from, Index sample, Index row) {
+    const TensorView<S, 4> to = part(sample, from.extent(0), row, from.extent(2));
+    for_each_row(to, [&](Index b, Index g, Index l) {
+      for (Index d = 0; d < to.extent(3); ++d) to(b, g, l, d) = stored_as<S>(from(b, g, l, d));
+    });
+  }
+  void copy(Index from, Index from_row, Index to, Index to_row, Index count) {
+    for (Index g = 0; g < rows_.extent(1); ++g) move_rows(rows_, g, from, from_row, to, to_row, count);
+  }
+  /// As attention reads them.
+  template <class T>
+  TensorView<const S, 4> read(Index sample, Index samples, Index row, Index count, Context&) const {
+    return part(sample, samples, row, count);
+  }
+
+ private:
+  TensorView<S, 4> part(Index sample, Index samples, Index row, Index count) const {
+    return rows_.slice(0, sample, samples).slice(2, row, count);
+  }
+
+  Buffer<S> memory_;
+  TensorView<S, 4> rows_;
+};
+
+/// The same in 8 bits: blocks of 32 numbers of a row, each a float factor times integers from -127 to 127.
+template <>
+class KvRows<std::int8_t> {
+ public:
+  static constexpr Index kBlock = 32;
+
+  explicit KvRows(const Extents<4>& extents)
+      : rows_(memory_.view<4>(extents)),
+        factors_(factor_memory_.view<4>({extents[0], extents[1], extents[2], (extents[3] + kBlock - 1) / kBlock})) {}
+
+  std::size_t bytes() const { return memory_.bytes() + factor_memory_.bytes(); }
+  template <class T>
+  void store(const TensorView<const T, 4>& from, Index sample, Index row) {
+    for_each_row(from, [&](Index b, Index g, Index l) {
+      for (Index first = 0; first < from.extent(3); first += kBlock) {
+        const Index last = std::min(first + kBlock, from.extent(3));
+        float most = 0;
+        bool finite = true;
+        for (Index d = first; d < last; ++d) {
+          const float x = static_cast<float>(from(b, g, l, d));
+          finite = finite && is_finite(x);
+          most = std::max(most, std::abs(x));
+        }
+        // What is not finite must show in every product, and the block can't hold which number it was.
+        const float factor = finite ? most / 127 : std::numeric_limits<float>::quiet_NaN();
+        factors_(sample + b, g, row + l, first / kBlock) = factor;
+        const float inverse = finite && factor > 0 ? 1 / factor : 0;
+        for (Index d = first; d < last; ++d) {
+          const float x = finite ? static_cast<float>(from(b, g, l, d)) * inverse : 1;
+          rows_(sample + b, g, row + l, d) = static_cast<std::int8_t>(std::lrint(std::clamp(x, -127.f, 127.f)));
+        }
+      }
+    });
+  }
+  void copy(Index from, Index from_row, Index to, Index to_row, Index count) {
+    for (Index g = 0; g < rows_.extent(1); ++g) {
+      move_rows(rows_, g, from, from_row, to, to_row, count);
+      move_rows(factors_, g, from, from_row, to, to_row, count);
+    }
+  }
+  /// As numbers of T, in the workspace.
+  template <class T>
+  TensorView<const T, 4> read(Index sample, Index samples, Index row, Index count, Context& context) const {
+    const Index width = rows_.extent(3);
+    const TensorView<T, 4> to = context.workspace().template tensor<T, 4>({samples, rows_.extent(1), count, width});
+    for_each_row(to, [&](Index b, Index g, Index l) {
+      const std::int8_t* from = &rows_(sample + b, g, row + l, 0);
+      const float* factors = &factors_(sample + b, g, row + l, 0);
+      T* out = &to(b, g, l, 0);
+      for (Index first = 0; first < width; first += kBlock) {
+        const T factor = static_cast<T>(factors[first / kBlock]);
+        for (Index d = first; d < std::min(first + kBlock, width); ++d) out[d] = factor * static_cast<T>(from[d]);
+      }
+    });
+    return to;
+  }
+
+ private:
+  Buffer<std::int8_t> memory_;
+  Buffer<float> factor_memory_;
+  TensorView<std::int8_t, 4> rows_;
+  TensorView<float, 4> factors_;
+};
 
 }  // namespace detail
 
-/// AnyKvCache that stores keys and values as S: T itself, half or bfloat16.
+/// AnyKvCache that stores keys and values as S: T itself, half or bfloat16; or std::int8_t, 8 bits with a factor for 32
+/// numbers of a row each.
 template <class T, class S = T>
 class KvCache final : public AnyKvCache<T> {
+  static_assert(StorageFor<S, T> || std::is_same_v<S, std::int8_t>,
+                "heed::KvCache: keys and values are stored as T, half, bfloat16 or std::int8_t");
   using typename AnyKvCache<T>::Row;
 
  public:
@@ -438,60 +151,50 @@ class KvCache final : public AnyKvCache<T> {
   })
   KvCache(const Model& model, const KvCacheOptions& options) : KvCache(model.kv_shape(), options) {}
   /// For layers of this shape.
-  KvCache(const KvShape& shape, const KvCacheOptions& options) : AnyKvCache<T>(shape, options) {
-    keys_ = memory_[0].template view<4>(extents(shape.head_dim));
-    values_ = memory_[1].template view<4>(extents(shape.value_head_dim));
-  }
+  KvCache(const KvShape& shape, const KvCacheOptions& options)
+      : AnyKvCache<T>(shape, options),
+        keys_({shape.num_layers * options.batch, shape.num_kv_heads, this->rows(), shape.head_dim}),
+        values_({shape.num_layers * options.batch, shape.num_kv_heads, this->rows(), shape.value_head_dim}) {}
 
-  std::size_t bytes() const override { return memory_[0].bytes() + memory_[1].bytes(); }
+  std::size_t bytes() const override { return keys_.bytes() + values_.bytes(); }
 
  private:
-  Extents<4> extents(Index width) const {
-    return {this->shape().num_layers * this->batch(), this->shape().num_kv_heads, this->rows(), width};
-  }
-  TensorView<S, 4> rows_of(const TensorView<S, 4>& x, Index layer, Row first, Index samples, Index count) const {
-    return x.slice(0, layer * this->batch() + first.sample, samples).slice(2, first.row, count);
-  }
+  Index at(Index layer, Index sample) const { return layer * this->batch() + sample; }
 
   void write_rows(Index layer, Index b, Index row, const TensorView<const T, 4>& k,
                   const TensorView<const T, 4>& v) override {
-    store(k, rows_of(keys_, layer, {b, row}, k.extent(0), k.extent(2)));
-    store(v, rows_of(values_, layer, {b, row}, v.extent(0), v.extent(2)));
-  }
-  static void store(const TensorView<const T, 4>& from, const TensorView<S, 4>& to) {
-    for (Index b = 0; b < to.extent(0); ++b) {
-      for (Index g = 0; g < to.extent(1); ++g) {
-        for (Index l = 0; l < to.extent(2); ++l) {
-          for (Index d = 0; d < to.extent(3); ++d) to(b, g, l, d) = detail::stored_as<S>(from(b, g, l, d));
-        }
-      }
-    }
+    keys_.template store<T>(k, at(layer, b), row);
+    values_.template store<T>(v, at(layer, b), row);
   }
   void copy_rows(Index layer, Row from, Row to, Index count) override {
-    for (const TensorView<S, 4>& x : {keys_, values_}) {
-      for (Index g = 0; g < x.extent(1); ++g) {
-        const S* source = rows_of(x, layer, from, 1, count)[0][g].data();
-        std::memmove(rows_of(x, layer, to, 1, count)[0][g].data(), source,
-                     static_cast<std::size_t>(count * x.extent(3)) * sizeof(S));
-      }
-    }
+    keys_.copy(at(layer, from.sample), from.row, at(layer, to.sample), to.row, count);
+    values_.copy(at(layer, from.sample), from.row, at(layer, to.sample), to.row, count);
   }
   void attend_rows(Index layer, Row first, Index count, const detail::LayerAttention<T>& call,
                    const AnyAttention<T>& attention, Context& context) const override {
+    const Workspace::Frame frame(context.workspace());
     const Index samples = call.q.extent(0);
-    attention.attend(detail::LayerAttention<T, S>{.q = call.q,
-                                                  .k = rows_of(keys_, layer, first, samples, count),
-                                                  .v = rows_of(values_, layer, first, samples, count),
-                                                  .out = call.out,
-                                                  .weights = call.weights,
-                                                  .options = call.options,
-                                                  .continuation = call.continuation},
+    const auto keys = keys_.template read<T>(at(layer, first.sample), samples, first.row, count, context);
+    const auto values = values_.template read<T>(at(layer, first.sample), samples, first.row, count, context);
+    attention.attend(detail::LayerAttention<T, scalar_of_t<decltype(keys)>>{.q = call.q,
+                                                                            .k = keys,
+                                                                            .v = values,
+                                                                            .out = call.out,
+                                                                            .weights = call.weights,
+                                                                            .options = call.options,
+                                                                            .continuation = call.continuation},
                      context);
   }
 
-  Buffer<S> memory_[2];
-  TensorView<S, 4> keys_, values_;  // (num_layers·B, G, rows, D)
+  detail::KvRows<S> keys_, values_;
 };
+
+namespace detail {
+
+template <class T, class S>
+inline constexpr Part kind_v<KvCache<T, S>> = Part::KeyValues;
+
+}  // namespace detail
 
 HEED_NAMESPACE_END
 

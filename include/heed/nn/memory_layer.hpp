@@ -6,6 +6,7 @@
 /// MemoryLayer: the public calls of a layer that also reads a memory, with their attention and their caches.
 
 #include <heed/nn/attention_layer.hpp>
+#include <heed/nn/kv_cache.hpp>
 
 HEED_NAMESPACE_BEGIN
 
