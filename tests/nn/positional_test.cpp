@@ -406,6 +406,38 @@ TEST(Rotary, FarPositionsKeepTheirAngle) {
   }
 }
 
+/// The angles from position 0 to 1.
+std::vector<double> frequencies(const heed::RotaryEmbeddingOptions& options) {
+  const RotaryEmbedding<double> rotary(options);
+  const Index pairs = options.rotary_dim.value_or(options.head_dim) / 2;
+  Eigen::RowVectorXd x = Eigen::RowVectorXd::Zero(options.head_dim);
+  x.head(pairs).setOnes();
+  const Eigen::RowVectorXd y = rotary(x, Positions(1));
+  std::vector<double> angles;
+  for (Index i = 0; i < pairs; ++i) angles.push_back(std::atan2(y(pairs + i), y(i)));
+  return angles;
+}
+
+// Numbers of transformers' modeling_rope_utils, computed in double.
+TEST(Rotary, ScalingChangesTheAngles) {
+  using heed::RotaryScalingKind;
+  const auto expect_near = [](const std::vector<double>& a, const std::vector<double>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-12 * b[i]) << i;
+  };
+  expect_near(frequencies({.head_dim = 8, .scaling = {.kind = RotaryScalingKind::Linear, .factor = 4}}),
+              {0.25, 0.025, 0.0025, 0.00025});
+  expect_near(frequencies({.head_dim = 8, .scaling = {.kind = RotaryScalingKind::Ntk, .factor = 4}}),
+              {1.0, 0.06299605249474366, 0.003968502629920499, 0.00025});
+  expect_near(
+      frequencies({.head_dim = 16, .theta = 500000, .scaling = {.kind = RotaryScalingKind::Llama3, .factor = 8}}),
+      {1.0, 0.19392274474868576, 0.03760603093086393, 0.0072926647372171085, 0.0005248461609929547,
+       3.428102195952591e-05, 6.647869871181236e-06, 1.2891731721515574e-06});
+  EXPECT_EQ(frequencies({.head_dim = 8, .scaling = {.factor = 4}}), frequencies({.head_dim = 8}));
+  EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 4, .scaling = {.factor = 0}}), heed::ValueError);
+  EXPECT_THROW(RotaryEmbedding<float>({.head_dim = 4, .scaling = {.low_freq_factor = 4}}), heed::ValueError);
+}
+
 TEST(Rotary, AnyArgument) {
   const RotaryEmbedding<float> rotary({.head_dim = 8});
   const auto x = random_tensor<float, 4>({2, 3, 5, 8});

@@ -114,7 +114,7 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
     const Extents<3> expected{in.extent(0), in.extent(1), in.extent(1)};
     HEED_CHECK(w.extents() == expected, ShapeError, name(), ": weights ", w.extents(), " do not fit x ", in.extents(),
                "; make them ", expected);
-    run(in, attention, out, one_head(w), nullptr, context);
+    run(in, attention, out, one_head(w), nullptr, context, {});
   }
 
   /// What a KvCache of this layer holds.
