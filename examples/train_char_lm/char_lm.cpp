@@ -79,6 +79,16 @@ void CharLm::forward(TensorView<const int, 2> ids, TensorView<float, 3> logits, 
   head_.forward(encoded, logits, cache.head, context);
 }
 
+void CharLm::forward(TensorView<const int, 2> ids, TensorView<float, 3> logits, heed::AnyKvCache<float>& kv,
+                     Context& context) const {
+  heed::Workspace& workspace = context.workspace();
+  const heed::Workspace::Frame frame(workspace);
+  const TensorView<float, 3> x = workspace.tensor<float, 3>({ids.extent(0), ids.extent(1), options_.embed_dim});
+  embedding_.forward(ids, x, context);
+  blocks_.forward(x, heed::Causal{}, x, kv, context);
+  head_.forward(x, logits, context);
+}
+
 void CharLm::backward(TensorView<const float, 3> dlogits, Cache& cache, Context& context) {
   const TensorView<float, 3> d_encoded = examples::sized(cache.d_encoded, cache.encoded.extents());
   const TensorView<float, 3> d_embedded = examples::sized(cache.d_embedded, cache.encoded.extents());
@@ -90,15 +100,16 @@ void CharLm::backward(TensorView<const float, 3> dlogits, Cache& cache, Context&
 void generate(const CharLm& model, std::vector<int> prompt, const GenerateOptions& options, Context& context,
               const std::function<void(int)>& put) {
   const heed::Philox random(options.seed, heed::init::stream("generate"));
-  CharLm::Cache cache;
+  heed::KvCache<float> kv(model, {.window = options.window});
   heed::Tensor<float, 3> logits;
   for (Index i = 0; i < options.count; ++i) {
-    const Index length = std::min<Index>(options.window, static_cast<Index>(prompt.size()));
-    const TensorView<const int, 2> ids(prompt.data() + static_cast<Index>(prompt.size()) - length, {1, length});
-    const auto scores = examples::sized<float, 3>(logits, {1, length, model.options().alphabet});
-    model.forward(ids, scores, cache, context);
-    prompt.push_back(choose(scores[0][length - 1], options.temperature, random.uniform(static_cast<std::uint64_t>(i))));
-    put(prompt.back());
+    // The prompt, then the character that was written last.
+    const TensorView<const int, 2> ids(prompt.data(), {1, static_cast<Index>(prompt.size())});
+    const auto scores = examples::sized<float, 3>(logits, {1, ids.extent(1), model.options().alphabet});
+    model.forward(ids, scores, kv, context);
+    const double point = random.uniform(static_cast<std::uint64_t>(i));
+    prompt.assign(1, choose(scores[0][ids.extent(1) - 1], options.temperature, point));
+    put(prompt[0]);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <heed/core/context.hpp>
 #include <heed/core/tensor.hpp>
 #include <heed/nn/embedding.hpp>
+#include <heed/nn/kv_cache.hpp>
 #include <heed/nn/linear.hpp>
 #include <heed/nn/transformer.hpp>
 
@@ -51,6 +52,11 @@ class CharLm {
 
   void forward(heed::TensorView<const int, 2> ids, heed::TensorView<float, 3> logits, Cache& cache,
                heed::Context& context) const;
+  // logits (B, L, V) of ids (B, L) that follow those in the cache, which then holds them too.
+  void forward(heed::TensorView<const int, 2> ids, heed::TensorView<float, 3> logits, heed::AnyKvCache<float>& kv,
+               heed::Context& context) const;
+  // What a KvCache of the model holds.
+  heed::KvShape kv_shape() const { return blocks_.kv_shape(); }
   // Adds to the gradients of the parameters.
   void backward(heed::TensorView<const float, 3> dlogits, Cache& cache, heed::Context& context);
 
@@ -63,7 +69,7 @@ class CharLm {
 
 struct GenerateOptions {
   heed::Index count = 400;   // characters to write
-  heed::Index window = 128;  // how many of the last ones the model sees
+  heed::Index window = 128;  // how many of the last ones each character sees
   double temperature = 0.8;  // logits are divided by it; 0 takes the likeliest character
   std::uint64_t seed = 1;
 };

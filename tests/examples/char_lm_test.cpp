@@ -152,4 +152,22 @@ TEST(CharLm, WritesTheSameForTheSameSeed) {
             write({.count = 40, .window = 8, .temperature = 1e-6, .seed = 2}));
 }
 
+// Up to its window, the cache changes nothing but the time.
+TEST(CharLm, WritesWhatTheModelWithoutACacheWouldWrite) {
+  CharLm model({.alphabet = 11, .embed_dim = 16, .num_heads = 2, .num_layers = 2});
+  model.initialize(2);
+  Context context;
+  std::vector<int> ids{3, 4, 0}, written;
+  generate(model, ids, {.count = 30, .window = 64, .temperature = 0}, context, [&](int id) { written.push_back(id); });
+  CharLm::Cache cache;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const heed::Index length = static_cast<heed::Index>(ids.size());
+    heed::Tensor<float, 3> logits(1, length, 11);
+    model.forward(heed::TensorView<const int, 2>(ids.data(), {1, length}), logits, cache, context);
+    const float* last = &logits(0, length - 1, 0);
+    ids.push_back(static_cast<int>(std::max_element(last, last + 11) - last));
+    ASSERT_EQ(written[i], ids.back()) << i;
+  }
+}
+
 }  // namespace
