@@ -10,6 +10,7 @@
 
 #include <heed/core/buffer.hpp>
 #include <heed/core/gemm/driver.hpp>
+#include <heed/core/gemm/quantized_panels.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -100,6 +101,27 @@ void multiply(const Product<T>& product, Context& context) {
   Multiplication<T>(product, context).run();
 }
 
+/// A product with panels that make(first, count, panels, executor) writes, a few at a time.
+template <class T, class Make>
+void multiply_panels(const TensorView<const T, 2>& a, Index columns, const TensorView<T, 2>& c,
+                     const Epilogue<T>& epilogue, Context& context, Make&& make) {
+  // Few rows use a panel once: it should still be in the first caches. Many rows also read a again for every group of
+  // panels.
+  const Index most_bytes = a.extent(0) <= kIsa.product_rows ? Index{1} << 18 : Index{1} << 22;
+  const Index panel_size = a.extent(1) * kPanelWidth<T>, all = panel_count<T>(columns);
+  const Index group = std::clamp<Index>(most_bytes / (panel_size * static_cast<Index>(sizeof(T))), 1, all);
+  T* panels = context.workspace().template take<T>(group * panel_size);
+  Executor* executor = group * panel_size >= 100'000 ? &context.executor() : nullptr;
+  for (Index first = 0; first < all; first += group) {
+    const Index column = first * kPanelWidth<T>, count = std::min(group * kPanelWidth<T>, columns - column);
+    make(first, panel_count<T>(count), panels, executor);
+    Epilogue<T> e = epilogue;
+    if (e.bias) e.bias += column;
+    if (e.residual.data()) e.residual = e.residual.slice(1, column, count);
+    multiply(Product<T>{a, panels, c.slice(1, column, count), e}, context);
+  }
+}
+
 }  // namespace detail
 
 /// c (m, n) = activation(a (m, k) · b (k, n) + bias) + residual, see Epilogue; all of any strides, also negative ones,
@@ -112,27 +134,15 @@ void gemm(std::type_identity_t<TensorView<const T, 2>> a, std::type_identity_t<T
   using namespace detail;
   check_product(a, b.extent(0), b.extent(1), c, epilogue);
   HEED_CHECK(!may_overlap(b, c), ValueError, "heed::gemm: c must not overlap b; write to other memory");
-  const Index m = c.extent(0), n = c.extent(1), k = b.extent(0);
-  if (m == 0 || n == 0) return;
-  if (k == 0) return finish_zeros(Output<T>{c, epilogue, epilogue.accumulate});
-
-  // Few rows use a packed panel once: it should still be in the first caches. Many rows also read a again for every
-  // group of panels.
-  const Index most_bytes = m <= kIsa.product_rows ? Index{1} << 18 : Index{1} << 22;
-  const Index panel_size = k * kPanelWidth<T>, all = panel_count<T>(n);
-  const Index group = std::clamp<Index>(most_bytes / (panel_size * static_cast<Index>(sizeof(T))), 1, all);
+  const Index n = c.extent(1);
+  if (c.empty()) return;
+  if (b.extent(0) == 0) return finish_zeros(Output<T>{c, epilogue, epilogue.accumulate});
   const Workspace::Frame frame(context.workspace());
-  T* panels = context.workspace().template take<T>(group * panel_size);
-  Executor* executor = group * panel_size >= 100'000 ? &context.executor() : nullptr;
-  for (Index first = 0; first < all; first += group) {
-    const Index column = first * kPanelWidth<T>, columns = std::min(group * kPanelWidth<T>, n - column);
-    const TensorView<const T, 2> part = b.slice(1, column, columns);
-    parallel_for_each(executor, panel_count<T>(columns), [&](Index p, int) { pack_panel(part, p, panels); });
-    Epilogue<T> e = epilogue;
-    if (e.bias) e.bias += column;
-    if (e.residual.data()) e.residual = e.residual.slice(1, column, columns);
-    multiply(Product<T>{a, panels, c.slice(1, column, columns), e}, context);
-  }
+  multiply_panels<T>(a, n, c, epilogue, context, [&](Index first, Index count, T* panels, Executor* executor) {
+    const TensorView<const T, 2> part =
+        b.slice(1, first * kPanelWidth<T>, std::min(count * kPanelWidth<T>, n - first * kPanelWidth<T>));
+    parallel_for_each(executor, count, [&](Index p, int) { pack_panel(part, p, panels); });
+  });
 }
 
 /// The same with b packed beforehand.
@@ -144,6 +154,24 @@ void gemm(std::type_identity_t<TensorView<const T, 2>> a, const std::type_identi
   if (c.empty()) return;
   if (b.depth == 0) return finish_zeros(Output<T>{c, epilogue, epilogue.accumulate});
   multiply(Product<T>{a, b.panels, c, epilogue}, context);
+}
+
+/// The same with b quantized beforehand: the bits of a product with the weights in float.
+inline void gemm(const TensorView<const float, 2>& a, const QuantizedPanels& b, const TensorView<float, 2>& c,
+                 const Epilogue<float>& epilogue, Context& context) {
+  using namespace detail;
+  check_product(a, b.depth, b.columns, c, epilogue);
+  if (c.empty()) return;
+  if (b.depth == 0) return finish_zeros(Output<float>{c, epilogue, epilogue.accumulate});
+  const Workspace::Frame frame(context.workspace());
+  if (c.extent(0) <= kFewRows) return QuantizedProduct(a, b, c, epilogue, context).run(context);
+  multiply_panels<float>(
+      a, b.columns, c, epilogue, context, [&](Index first, Index count, float* panels, Executor* executor) {
+        parallel_for_each(executor, count, [&](Index p, int) {
+          QuantizedKernels::get(b.format).expand(b.panels + (first + p) * panel_bytes(b.format, b.depth), b.depth,
+                                                 panels + p * b.depth * kPanelWidth<float>);
+        });
+      });
 }
 
 HEED_NAMESPACE_END

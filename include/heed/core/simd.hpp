@@ -362,6 +362,35 @@ HEED_ALWAYS_INLINE Vec<float> load_float(const half* from) {
 }
 HEED_ALWAYS_INLINE Vec<float> load_float(const float* from) { return Vec<float>::load(from); }
 
+/// The lanes of `words`, which are signed integers, as float.
+HEED_ALWAYS_INLINE Vec<float> float_of_integers(const Vec<float>::Words& words) {
+  using V = Vec<float>;
+  typedef std::int32_t Integers __attribute__((vector_size(sizeof(V::Packet))));
+  const V::Lanes lanes = __builtin_convertvector(reinterpret_cast<Integers>(words), V::Lanes);
+  V v;
+  std::memcpy(&v.p, &lanes, sizeof lanes);
+  return v;
+}
+/// Bits 4·i to 4·i + 3 of each lane as float, 0 to 15.
+HEED_ALWAYS_INLINE Vec<float> float_of_nibbles(const Vec<float>::Words& words, int i) {
+#if defined(EIGEN_VECTORIZE_AVX512)
+  // The permutation looks at four bits of each lane alone: one instruction instead of two.
+  const __m512 numbers = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const Vec<float>::Words shifted = words >> (4 * i);
+  __m512i index;
+  std::memcpy(&index, &shifted, sizeof index);
+  return Vec<float>(_mm512_permutexvar_ps(index, numbers));
+#else
+  return float_of_integers((words >> (4 * i)) & 15u);
+#endif
+}
+/// Byte i of each lane, which is signed, as float.
+HEED_ALWAYS_INLINE Vec<float> float_of_bytes(const Vec<float>::Words& words, int i) {
+  typedef std::int32_t Integers __attribute__((vector_size(sizeof(Vec<float>::Packet))));
+  return float_of_integers(
+      reinterpret_cast<Vec<float>::Words>(reinterpret_cast<Integers>(words << (24 - 8 * i)) >> 24));
+}
+
 /// n values of storage type S, `stride` apart, as T next to each other.
 template <class S, class T>
 HEED_ALWAYS_INLINE void convert_row(const S* from, Index stride, Index n, T* to) {
