@@ -59,6 +59,12 @@ class PackedMatrix {
   }
   /// All of it.
   operator PackedPanels<T>() const { return {panels(), depth_, columns_}; }
+  /// Column n of B, depth() numbers; unchecked.
+  void read_column(Index n, T* to) const {
+    constexpr Index width = detail::kPanelWidth<T>;
+    const T* from = panels() + n / width * width * depth_ + n % width;
+    for (Index k = 0; k < depth_; ++k) to[k] = from[k * width];
+  }
   /// True when slice() can start at this column: panels are read whole.
   static bool can_slice_at(Index column) { return column % detail::kPanelWidth<T> == 0; }
   /// `count` columns from `first` on, where can_slice_at(first); unchecked.

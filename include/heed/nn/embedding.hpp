@@ -70,6 +70,17 @@ class Embedding : public Module<Embedding<T>> {
     if (options_.padding) std::fill_n(weight.mutable_matrix()[*options_.padding].data(), options_.embed_dim, T(0));
   }
 
+  /// Lays the weight out for project(), in the same bits: worth its time where that is called often. With `release`
+  /// rows are looked up there too, and the table itself is freed.
+  void pack_head(const PackOptions& options = {})
+  requires LayerScalar<T>
+  {
+    packed_.pack(weight, 0, options_.vocab_size);
+    if (options.release && !weight.quantized()) weight.release();
+  }
+  /// See Module::quantize().
+  void quantize(WeightFormat format) { weight.quantize(format); }
+
   /// ids of one sequence (a vector, array, span or Eigen vector of integers) give (L, E).
   template <class Ids>
   requires(std::is_constructible_v<IntSpan, const Ids&> && !AnyTensor<Ids>)
@@ -188,7 +199,7 @@ class Embedding : public Module<Embedding<T>> {
   void run_project(const TensorView<const T, 3>& x, const TensorView<T, 3>& logits, Context& context) const {
     static_assert(LayerScalar<T>);
     detail::check_layer_shapes(project_name(), x, logits, options_.embed_dim, options_.vocab_size);
-    detail::linear<T>(x, weight.matrix(), logits, Epilogue<T, 3>{}, context);
+    detail::linear<T>(x, weight, packed_, logits, Epilogue<T, 3>{}, context);
     context.observe(logits);
   }
 
@@ -209,13 +220,17 @@ class Embedding : public Module<Embedding<T>> {
                    " of sample ", b, " is outside the vocabulary of V = ", options_.vocab_size, " ids");
       }
     }
-    const TensorView<const T, 2> table = weight.matrix();
+    const bool has_table = !is_packed_only() && !weight.quantized();
+    const TensorView<const T, 2> table = has_table ? weight.matrix() : TensorView<const T, 2>{};
     const A scale = static_cast<A>(options_.scale);
     const Index length = ids.extent(1), width = options_.embed_dim;
-    detail::parallel_for_rows(context, ids.extent(0) * length, width, [&](Index first, Index last, int) {
+    const Workspace::Frame frame(context.workspace());
+    const Index workers = has_table ? 0 : context.executor().concurrency();
+    const TensorView<T, 2> rows = context.workspace().template tensor<T, 2>({workers, width});
+    detail::parallel_for_rows(context, ids.extent(0) * length, width, [&](Index first, Index last, int worker) {
       for (Index r = first; r < last; ++r) {
         const Index b = r / length, l = r % length;
-        const T* from = table[ids(b, l)].data();
+        const T* from = has_table ? table[ids(b, l)].data() : read_row(ids(b, l), rows[worker].data());
         T* to = y[b][l].data();
         if (scale == A(1) && y.has_dense_rows()) {
           std::copy_n(from, width, to);
@@ -227,7 +242,26 @@ class Embedding : public Module<Embedding<T>> {
     context.observe(y);
   }
 
+  /// True when the table is in the panels of pack_head() alone.
+  bool is_packed_only() const {
+    if constexpr (LayerScalar<T>) return weight.released() && packed_.current(weight);
+    return false;
+  }
+  /// A row that is not in the table, in `to`.
+  const T* read_row(Index id, T* to) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (const QuantizedMatrix* quantized = weight.quantized()) {
+        quantized->read_row(id, to);
+        return to;
+      }
+    }
+    if constexpr (LayerScalar<T>) packed_.current(weight)->read_column(id, to);
+    return to;
+  }
+
   EmbeddingOptions options_;
+  struct NotPacked {};
+  std::conditional_t<LayerScalar<T>, detail::PackedRows<T>, NotPacked> packed_;
 };
 
 HEED_NAMESPACE_END

@@ -20,7 +20,7 @@ class PackedRows {
  public:
   /// Packs anew unless the copy is current. Throws ValueError when the weight has been released.
   void pack(const Parameter<T>& weight, Index first, Index rows) {
-    if (current(weight)) return;
+    if (current(weight) || weight.quantized()) return;
     matrix_ = PackedMatrix<T>::pack(weight.matrix().slice(0, first, rows).transpose(0, 1));
     version_ = weight.version();
   }
@@ -78,6 +78,27 @@ void linear(const TensorView<const T, 3>& x, const PackedPanels<T>& weight, cons
     gemm<T>(from, weight, to, rows, context);
   });
 }
+inline void linear(const TensorView<const float, 3>& x, const QuantizedPanels& weight, const TensorView<float, 3>& y,
+                   const Epilogue<float, 3>& epilogue, Context& context) {
+  multiply_rows<float>(x, y, epilogue, [&](const auto& from, const auto& to, const Epilogue<float>& rows) {
+    gemm(from, weight, to, rows, context);
+  });
+}
+/// The product with rows [first, first + count) of a weight where they are, as numbers or in few bits.
+template <class T>
+void linear(const TensorView<const T, 3>& x, const Parameter<T>& weight, Index first, Index count,
+            const TensorView<T, 3>& y, const Epilogue<T, 3>& epilogue, Context& context) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (const QuantizedMatrix* quantized = weight.quantized()) {
+      if (QuantizedMatrix::can_slice_at(first)) return linear(x, quantized->panels(first, count), y, epilogue, context);
+      const Workspace::Frame frame(context.workspace());
+      const TensorView<T, 2> rows = context.workspace().template tensor<T, 2>({count, quantized->columns()});
+      for (Index row = 0; row < count; ++row) quantized->read_row(first + row, rows[row].data());
+      return linear<T>(x, rows, y, epilogue, context);
+    }
+  }
+  linear<T>(x, weight.matrix().slice(0, first, count), y, epilogue, context);
+}
 /// The product with the packed copy where it is current, else with the weight.
 template <class T>
 void linear(const TensorView<const T, 3>& x, const Parameter<T>& weight, const PackedRows<T>& packed,
@@ -85,7 +106,7 @@ void linear(const TensorView<const T, 3>& x, const Parameter<T>& weight, const P
   if (const PackedMatrix<T>* panels = packed.current(weight))
     linear<T>(x, *panels, y, epilogue, context);
   else
-    linear(x, weight.matrix(), y, epilogue, context);
+    linear<T>(x, weight, 0, weight.extents()[0], y, epilogue, context);
 }
 
 /// y = activation(y) + residual in place: an epilogue after an observer has seen y.
@@ -202,8 +223,10 @@ class Linear : public Layer<Linear<T>> {
   /// See Module::pack().
   void pack(const PackOptions& options = {}) {
     packed_.pack(weight, 0, options_.out_features);
-    if (options.release) weight.release();
+    if (options.release && !weight.quantized()) weight.release();
   }
+  /// See Module::quantize().
+  void quantize(WeightFormat format) { weight.quantize(format); }
   /// True when forward uses a packed copy.
   bool is_packed() const { return packed_.current(weight) != nullptr; }
 

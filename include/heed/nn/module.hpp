@@ -105,6 +105,14 @@ class Module {
       if constexpr (requires { part.pack(options); }) part.pack(options);
     });
   }
+  /// Stores the matrices of its Linear, Embedding and attention layers in few bits, for inference: less memory and,
+  /// where memory is what limits, faster. Norms, biases and tables of positions stay as they are. Throws as
+  /// Parameter::quantize() does.
+  void quantize(WeightFormat format) {
+    for_each_member(static_cast<Derived&>(*this), [&](std::string_view, auto& part) {
+      if constexpr (requires { part.visit("", [](auto&&...) {}); }) part.quantize(format);
+    });
+  }
 
  private:
   template <class Self, class F>

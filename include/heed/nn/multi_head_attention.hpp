@@ -125,8 +125,15 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
       packed_[0].pack(weight(0), 0, first_row(3));
     else
       for (int part = 0; part < 3; ++part) packed_[at(part)].pack(weight(part), first_weight_row(part), rows(part));
-    for (int part = 0; options.release && part < 3; ++part) weight(part).release();
+    for (int part = 0; options.release && part < 3; ++part) {
+      if (!weight(part).quantized()) weight(part).release();
+    }
     out_proj.pack(options);
+  }
+  /// See Module::quantize().
+  void quantize(WeightFormat format) {
+    for (int part = 0; part < (is_joint() ? 1 : 3); ++part) weight(part).quantize(format);
+    out_proj.quantize(format);
   }
 
   /// y = mha(query, key, value, parts...). Inputs that are the same view share a product.
@@ -441,8 +448,8 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     const T* bias = detail::value_or_null(in_proj_bias);
     const auto bias_of = [&](int part) { return bias ? bias + first_row(part) : nullptr; };
     if (!packed_[shares_panels() ? 0 : at(first)].current(weight(first))) {
-      const auto rows = weight(first).matrix().slice(0, first_weight_row(first), first_row(end) - first_row(first));
-      return detail::linear<T>(x, rows, to, {.bias = bias_of(first)}, context);
+      return detail::linear<T>(x, weight(first), first_weight_row(first), first_row(end) - first_row(first), to,
+                               {.bias = bias_of(first)}, context);
     }
     if (shares_panels()) {
       const auto panels = packed_[0].current(weight(0))->slice(first_row(first), first_row(end) - first_row(first));

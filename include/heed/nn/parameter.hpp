@@ -5,9 +5,11 @@
 /// @file
 /// Parameter: a trainable value with its gradient; and the names of parameters.
 
+#include <memory>
 #include <set>
 
 #include <heed/core/core.hpp>
+#include <heed/core/quantized.hpp>
 
 HEED_NAMESPACE_BEGIN
 
@@ -89,9 +91,44 @@ class Parameter {
   std::uint64_t version() const { return version_; }
 
   /// Frees the numbers; a layer that has packed them keeps working. Reading them afterwards throws ValueError.
-  void release() { value_ = {}; }
+  void release() {
+    value_ = {};
+    quantized_.reset();
+  }
   /// True after release().
-  bool released() const { return value_.size() != size(); }
+  bool released() const { return value_.size() != size() && !quantized_; }
+
+  /// Replaces the numbers by a matrix in few bits: Linear, Embedding and attention layers multiply it where it lies.
+  /// Copies of the parameter share it. value() and its kind throw until dequantize(). Throws ShapeError for a matrix of
+  /// another shape.
+  void store(QuantizedMatrix matrix) {
+    static_assert(std::is_same_v<T, float>, "heed::Parameter: only weights of float can be quantized");
+    const Extents<2> extents{matrix.rows(), matrix.columns()};
+    HEED_CHECK(rank_ == 2 && extents == extents_, ShapeError, "heed::Parameter: the weight is ", extents_,
+               " but the quantized matrix is ", extents, "; weights are (out, in): give a matrix of that shape");
+    quantized_ = std::make_shared<const QuantizedMatrix>(std::move(matrix));
+    value_ = {};
+    version_ = detail::next_version();
+  }
+  /// store() of the numbers in a format. Throws ShapeError for a vector, or a matrix that the format can't hold,
+  /// ValueError for numbers that are not finite or not there.
+  void quantize(WeightFormat format) {
+    HEED_CHECK(rank_ == 2, ShapeError, "heed::Parameter: a vector ", extents_, " can't be quantized; matrices can");
+    store(QuantizedMatrix::quantize(matrix(), format));
+  }
+  /// Makes a quantized matrix numbers again; without one, nothing changes.
+  void dequantize() {
+    if (!quantized_) return;
+    const std::shared_ptr<const QuantizedMatrix> from = std::move(quantized_);
+    quantized_.reset();
+    value_.template view<2>(extents_);
+    if constexpr (std::is_same_v<T, float>) {
+      const TensorView<T, 2> to = mutable_matrix();
+      for (Index row = 0; row < extents_[0]; ++row) from->read_row(row, to[row].data());
+    }
+  }
+  /// The quantized matrix; null without one.
+  const QuantizedMatrix* quantized() const { return quantized_.get(); }
 
   /// The gradient, zero at first; the first call allocates it. Backwards add to it until zero_grad(). Taking it for
   /// writing, as backwards do, counts as having one; writing to a view from before zero_grad() does not.
@@ -142,10 +179,13 @@ class Parameter {
                      : "; weights are (out, in): give a matrix of that shape");
     }
     value_.template view<2>(extents_);
+    quantized_.reset();
     const TensorView<T, 1> to = mutable_value();
     std::copy_n(numbers.data(), numbers.size(), to.data());
   }
   void require_value() const {
+    HEED_CHECK(!quantized_, ValueError, "heed::Parameter: the value of shape ", extents_, " is stored as ",
+               to_string(quantized_->format()), "; read it with quantized(), or call dequantize() to train or save it");
     HEED_CHECK(!released(), ValueError, "heed::Parameter: the value of shape ", extents_,
                " was released after packing; keep it (don't call release) to read, train or save it");
   }
@@ -154,6 +194,7 @@ class Parameter {
   Extents<2> extents_{0, 0};
   bool is_set_ = false, has_grad_ = false;
   detail::CopiedBuffer<T> value_, grad_;
+  std::shared_ptr<const QuantizedMatrix> quantized_;
   std::uint64_t version_ = detail::next_version();
 };
 
