@@ -86,7 +86,7 @@ class MappedFile {
   };
 
   [[noreturn]] static void refuse(const std::string& path, const char* what, int error) {
-    raise<FormatError>("heed::SafeTensors: file ", in_quotes(path, path.size()), " ", what, ": ", std::strerror(error));
+    raise<FormatError>("heed: file ", in_quotes(path, path.size()), " ", what, ": ", std::strerror(error));
   }
 
 #if __has_include(<sys/mman.h>)
@@ -104,8 +104,8 @@ class MappedFile {
     }
     ::close(descriptor);
     if (error) refuse(path, "cannot be read", error);
-    HEED_CHECK(regular, FormatError, "heed::SafeTensors: ", in_quotes(path, path.size()),
-               " is not a regular file; give the path of a .safetensors file");
+    HEED_CHECK(regular, FormatError, "heed: ", in_quotes(path, path.size()),
+               " is not a regular file; give the path of a file of weights");
     if (address == MAP_FAILED) return false;
     bytes_ = {static_cast<const std::byte*>(address), static_cast<std::size_t>(status.st_size)};
     is_mapped_ = true;

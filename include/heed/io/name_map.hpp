@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 
+#include <heed/io/gguf.hpp>
 #include <heed/io/safetensors.hpp>
 #include <heed/nn/parameter.hpp>
 
@@ -66,7 +67,18 @@ struct NameMap {
   std::vector<std::string> ignored = {};  ///< names or patterns of tensors in the file to skip: "pooler.*"
 };
 
+/// Options of load_parameters().
+struct LoadOptions {
+  /// Matrices that a GGUF file holds in F16, BF16, Q8_0, Q4_0 or Q4_1 stay in that format: they are copied, in the
+  /// layout of gemm, and the file may be closed. Where joined tensors differ in their formats, they become numbers.
+  bool keep_blocks = false;
+};
+
 namespace detail {
+
+inline bool holds_floats(const TensorInfo& info) { return is_float(info.dtype); }
+inline bool holds_floats(const GgufTensor& info) { return is_readable(info); }
+inline std::string_view dtype_name(const GgufTensor& info) { return ggml_type(info.type).name; }
 
 /// Collects all mismatches for one message.
 class Mismatches {
@@ -78,8 +90,8 @@ class Mismatches {
   void unfit(std::string_view parameter, std::string_view why) {
     unfit_.push_back(in_quotes(parameter) + ": " + std::string(why));
   }
-  void unused(std::string_view in_file, const TensorInfo& info) {
-    unused_.push_back(in_quotes(in_file) + " " + shape_text(info.shape));
+  void unused(std::string_view in_file, const std::vector<Index>& shape) {
+    unused_.push_back(in_quotes(in_file) + " " + shape_text(shape));
   }
 
   /// Throws FormatError if there are any.
@@ -165,8 +177,8 @@ struct RowPlan {
   std::string why_not;  ///< the reason a parameter cannot be loaded; empty if it can be
 };
 
-template <class T>
-RowPlan plan_rows(const Parameter<T>& parameter, const Sources& sources, const SafeTensors& file) {
+template <class T, class File>
+RowPlan plan_rows(const Parameter<T>& parameter, const Sources& sources, const File& file) {
   const Extents<2>& wanted = parameter.extents();
   RowPlan plan;
   Index left = wanted[0], lacking = 0;
@@ -178,7 +190,7 @@ RowPlan plan_rows(const Parameter<T>& parameter, const Sources& sources, const S
       ++lacking;
       continue;
     }
-    const TensorInfo& info = file.info(name);
+    const auto& info = file.info(name);
     found += concat(found.empty() ? "" : ", ", in_quotes(name), " ", shape_text(info.shape));
     if (selection.part) {
       found += selection.count == 1 ? concat(", of which part ", *selection.part)
@@ -186,7 +198,7 @@ RowPlan plan_rows(const Parameter<T>& parameter, const Sources& sources, const S
       found += concat(" of ", selection.parts);
     }
     if (selection.heads > 1) found += concat(" of ", selection.heads, " heads");
-    if (!is_float(info.dtype)) {
+    if (!holds_floats(info)) {
       plan.why_not = in_quotes(name) + " holds " + std::string(dtype_name(info));
       return plan;
     }
@@ -209,9 +221,51 @@ RowPlan plan_rows(const Parameter<T>& parameter, const Sources& sources, const S
   return plan;
 }
 
+/// The format in which all of a parameter's sources lie; nothing where they have none in common, or are rearranged
+/// within their rows.
+template <class T, class File>
+std::optional<WeightFormat> common_format(const Parameter<T>& parameter, const Sources& sources, const File& file) {
+  std::optional<WeightFormat> format;
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<File, Gguf>) {
+    if (parameter.rank() != 2 || sources.transposed) return {};
+    for (const FileRows& source : sources.tensors) {
+      if (!file.contains(source.name) || file.shape(source.name).size() != 2) return {};
+      const std::optional<WeightFormat> own = file.format(source.name);
+      if (!own || (format && format != own)) return {};
+      format = own;
+    }
+  }
+  return format;
+}
+
+/// A parameter from blocks of one format.
 template <class T>
-void load_parameter(Parameter<T>& parameter, const Sources& sources, const SafeTensors& file) {
+void load_blocks(Parameter<T>& parameter, const Sources& sources, const Gguf& file, WeightFormat format) {
+  if constexpr (std::is_same_v<T, float>) {
+    const RowPlan plan = plan_rows(parameter, sources, file);
+    const Index columns = parameter.extents()[1], row_bytes = bytes_of_row(format, columns);
+    QuantizedMatrix matrix(format, parameter.extents()[0], columns);
+    Index row = 0;
+    for (std::size_t s = 0; s < sources.tensors.size(); ++s) {
+      const auto& [name, selection] = sources.tensors[s];
+      const std::byte* from = file.bytes(name).data();
+      for (Index i = 0; i < plan.rows[s]; ++i, ++row) {
+        matrix.set_blocks(row, 1, from + selected_row(selection, file.shape(name)[0], i) * row_bytes);
+      }
+    }
+    parameter.store(std::move(matrix));
+  }
+}
+
+template <class T, class File>
+void load_parameter(Parameter<T>& parameter, const Sources& sources, const File& file, const LoadOptions& options) {
+  if constexpr (std::is_same_v<File, Gguf>) {
+    const std::optional<WeightFormat> format =
+        options.keep_blocks ? common_format(parameter, sources, file) : std::nullopt;
+    if (format) return load_blocks(parameter, sources, file, *format);
+  }
   const RowPlan plan = plan_rows(parameter, sources, file);
+  parameter.dequantize();
   const Index columns = parameter.extents()[1];
   T* to = parameter.mutable_value().data();
   for (std::size_t s = 0; s < sources.tensors.size(); ++s) {
@@ -261,13 +315,14 @@ inline void check_rule(const NameRule& rule) {
 
 }  // namespace detail
 
-/// Loads every parameter of a layer (anything with visit(prefix, f)) from a file and converts between floating-point
-/// types. Each parameter must be in the file with its shape, and each tensor of the file must be used, or ignored by
-/// the map. Otherwise one FormatError lists all missing, mismatched and unused tensors, and the layer remains
-/// unchanged. Packed copies of weights are dropped. Throws ValueError if a parameter was released or a rule is
-/// inconsistent.
-template <class Layer>
-void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map = {}) {
+/// Loads every parameter of a layer (anything with visit(prefix, f)) from a SafeTensors or Gguf file and converts
+/// between floating-point types. Each parameter must be in the file with its shape, and each tensor of the file must be
+/// used, or ignored by the map. Otherwise one FormatError lists all missing, mismatched and unused tensors, and the
+/// layer remains unchanged. Packed copies of weights are dropped. Throws ValueError if a parameter was released or a
+/// rule is inconsistent.
+template <class Layer, class File>
+requires(std::is_same_v<File, SafeTensors> || std::is_same_v<File, Gguf>)
+void load_parameters(Layer& layer, const File& file, const NameMap& map = {}, const LoadOptions& options = {}) {
   for (const NameRule& rule : map.rules) detail::check_rule(rule);
 
   detail::Mismatches mismatches;
@@ -288,7 +343,7 @@ void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map =
     if (!complete) return;
     const std::string why_not = detail::plan_rows(parameter, sources, file).why_not;
     if (!why_not.empty()) return mismatches.unfit(name, why_not);
-    using T = typename std::remove_cvref_t<decltype(parameter.value())>::value_type;
+    using T = typename std::remove_cvref_t<decltype(parameter)>::Scalar;
     for (const FileRows& source : sources.tensors) {
       if (file.contains(source.name)) file.template require_readable<T>(source.name);
     }
@@ -297,12 +352,12 @@ void load_parameters(Layer& layer, const SafeTensors& file, const NameMap& map =
   for (const std::string& name : file.names()) {
     const bool ignored = std::any_of(map.ignored.begin(), map.ignored.end(),
                                      [&](const std::string& form) { return detail::matches(form, name); });
-    if (!ignored && used.find(name) == used.end()) mismatches.unused(name, file.info(name));
+    if (!ignored && used.find(name) == used.end()) mismatches.unused(name, file.info(name).shape);
   }
   mismatches.raise_if_any(file.file(), parameters);
 
   auto load = [&](std::string_view name, auto& parameter) {
-    detail::load_parameter(parameter, detail::find_sources(map, name), file);
+    detail::load_parameter(parameter, detail::find_sources(map, name), file, options);
   };
   layer.visit("", load);
 }

@@ -129,6 +129,35 @@ inline NameMap llama(const std::string& prefix = "model.") {
   return map;
 }
 
+/// GGUF files of Llama and models like it, with the blocks of llama(). Their rows of queries and keys are in the order
+/// of RotaryPairing::Interleaved. Files without output.weight share the table of tokens: call Embedding::project().
+inline NameMap gguf_llama() {
+  NameMap map;
+  const std::string layer = "blk.*.";
+  detail::add_projections(map, "layers.*.self_attn", layer + "attn_q", layer + "attn_k", layer + "attn_v");
+  detail::add_layers(map, layer,
+                     {{"layers.*.self_attn.out_proj", "attn_output"},
+                      {"layers.*.gate", "ffn_gate"},
+                      {"layers.*.linear1", "ffn_up"},
+                      {"layers.*.linear2", "ffn_down"},
+                      {"layers.*.norm1", "attn_norm"},
+                      {"layers.*.norm2", "ffn_norm"}});
+  detail::add_layers(map, "", {{"norm", "output_norm"}, {"tokens", "token_embd"}, {"head", "output"}});
+  return map;
+}
+/// The same with the rows of queries and keys in the order of RotaryPairing::HalfSplit; of a model with these heads.
+inline NameMap gguf_llama_half_split(Index num_heads, Index num_kv_heads, Index head_dim) {
+  NameMap map;
+  const auto rows = [&](const char* name, Index heads) {
+    return FileRows("blk.*." + std::string(name) + ".weight", {.heads = heads, .parts = head_dim / 2});
+  };
+  map.rules = {{"layers.*.self_attn.in_proj_weight",
+                {rows("attn_q", num_heads), rows("attn_k", num_kv_heads), "blk.*.attn_v.weight"}}};
+  NameMap rest = gguf_llama();
+  map.rules.insert(map.rules.end(), rest.rules.begin(), rest.rules.end());
+  return map;
+}
+
 /// Phi-3: Llama with queries, keys and values in one tensor, and with gate and linear1 in one.
 inline NameMap phi3(const std::string& prefix = "model.") {
   NameMap map;

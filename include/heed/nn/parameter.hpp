@@ -32,6 +32,8 @@ inline std::uint64_t next_version() {
 template <class T>
 class Parameter {
  public:
+  using Scalar = T;  ///< type of the numbers
+
   Parameter() = default;
   /// n zeros.
   explicit Parameter(Index n) : rank_(1), extents_{n, 1}, is_set_(true) { value_.template view<2>(extents_); }
