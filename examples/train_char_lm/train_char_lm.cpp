@@ -28,11 +28,11 @@
 #include <heed/io/safetensors.hpp>
 
 #include "../common/files.hpp"
+#include "../common/interrupt.hpp"
 #include "../common/loss_curve.hpp"
 #include "../common/progress.hpp"
 #include "char_lm.hpp"
 #include "corpus.hpp"
-#include "interrupt.hpp"
 #include "training.hpp"
 
 namespace train_char_lm {
@@ -146,7 +146,7 @@ std::string describe_speed(double loss, double characters, heed::TrainingTimer& 
 
 // Steps until all are made or a signal comes, which is returned; 0 without one.
 int train(Training& training, const Options& options) {
-  const Interrupt interrupt;
+  const examples::Interrupt interrupt;
   const Settings& settings = training.settings();
   const double batch_characters = static_cast<double>(settings.batch) * settings.length;
   const auto start = std::chrono::steady_clock::now();

@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-namespace train_char_lm {
+namespace examples {
 
 namespace detail {
 inline volatile std::sig_atomic_t interrupt_signal = 0;
@@ -35,4 +35,4 @@ class Interrupt {
   }
 };
 
-}  // namespace train_char_lm
+}  // namespace examples
