@@ -103,8 +103,9 @@ class Parameter {
   /// Replaces the numbers by a matrix in few bits: Linear, Embedding and attention layers multiply it where it lies.
   /// Copies of the parameter share it. value() and its kind throw until dequantize(). Throws ShapeError for a matrix of
   /// another shape.
-  void store(QuantizedMatrix matrix) {
-    static_assert(std::is_same_v<T, float>, "heed::Parameter: only weights of float can be quantized");
+  void store(QuantizedMatrix matrix)
+  requires std::is_same_v<T, float>
+  {
     const Extents<2> extents{matrix.rows(), matrix.columns()};
     HEED_CHECK(rank_ == 2 && extents == extents_, ShapeError, "heed::Parameter: the weight is ", extents_,
                " but the quantized matrix is ", extents, "; weights are (out, in): give a matrix of that shape");
@@ -114,7 +115,9 @@ class Parameter {
   }
   /// store() of the numbers in a format. Throws ShapeError for a vector, or a matrix that the format can't hold,
   /// ValueError for numbers that are not finite or not there.
-  void quantize(WeightFormat format) {
+  void quantize(WeightFormat format)
+  requires std::is_same_v<T, float>
+  {
     HEED_CHECK(rank_ == 2, ShapeError, "heed::Parameter: a vector ", extents_, " can't be quantized; matrices can");
     store(QuantizedMatrix::quantize(matrix(), format));
   }
