@@ -48,7 +48,7 @@ TYPED_TEST_SUITE(KvCaches, KvElements);
 
 // Random weights give scores in the tens, which multiply the rounding of float.
 template <class T>
-constexpr double kRounding = std::is_same_v<T, double> ? 1e-13 : 3e-4;
+constexpr double kRounding = std::is_same_v<T, double> ? 1e-12 : 3e-4;
 
 constexpr Index kWidth = 16;
 

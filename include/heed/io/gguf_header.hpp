@@ -133,8 +133,11 @@ class GgufCursor {
   /// Skips `count` values of a type.
   void skip(GgufType type, std::uint64_t count, int depth = 0) {
     if (const std::size_t size = size_of(type)) {
-      if (count > left() / size) refuse("an array of ", count, " ", to_string(type), " is longer than the file");
-      take(count * size, "an array");
+      if (count > left() / size) {
+        refuse(count, " ", to_string(type), " need more than the ", left(),
+               " bytes that the file has left; it is truncated");
+      }
+      take(count * size, "a value");
       return;
     }
     // A string takes 8 bytes at least, an array 12: the loop ends with the file.
