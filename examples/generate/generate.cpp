@@ -252,7 +252,10 @@ class Program {
     for (const auto& ids : written) tokens += ids.size();
     const double seconds = seconds_since(begin) - prompt_seconds;
     if (streams) std::cout << stream.finish() << std::endl;
-    if (!options_.ids.empty()) print_ids(written[0]);
+    if (!options_.ids.empty()) {
+      if (ends[0] == End::Token) written[0].push_back(end_token_);
+      print_ids(written[0]);
+    }
     for (std::size_t i = 0; prompts.size() > 1 && i < prompts.size(); ++i) {
       Utf8Stream whole;
       std::cout << (i > 0 ? "\n" : "") << (options_.instruct ? "" : options_.prompts[i])
@@ -294,6 +297,7 @@ class Program {
       Utf8Stream stream;
       std::string label = stream.add(bpe_.bytes(id));
       label += stream.finish();
+      for (std::size_t at; (at = label.find('\n')) != label.npos;) label.replace(at, 1, "\u21B5");
       labels.push_back(std::move(label));
     }
     const heed::TensorView<const int, 2> view(ids.data(), {1, static_cast<Index>(ids.size())});

@@ -17,6 +17,14 @@ void require(bool holds, const std::string& option, const std::string& range) {
   if (!holds) throw std::invalid_argument(option + " must be " + range);
 }
 
+void require_finite(std::span<const float> logits) {
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i])) {
+      throw std::runtime_error("the model's logit of token " + std::to_string(i) + " is " + std::to_string(logits[i]));
+    }
+  }
+}
+
 }  // namespace
 
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t text)
@@ -29,14 +37,10 @@ Sampler::Sampler(const SamplingOptions& options, std::uint64_t text)
 }
 
 std::vector<Candidate> Sampler::candidates(std::span<const float> logits, std::span<const int> seen) const {
+  require_finite(logits);
   std::vector<Candidate> all;
   all.reserve(logits.size());
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isfinite(logits[i])) {
-      throw std::runtime_error("the model's logit of token " + std::to_string(i) + " is " + std::to_string(logits[i]));
-    }
-    all.push_back({static_cast<int>(i), double{logits[i]}});
-  }
+  for (const float logit : logits) all.push_back({static_cast<int>(all.size()), double{logit}});
   if (options_.repetition_penalty != 1) {
     std::vector<bool> penalized(logits.size(), false);
     for (const int id : seen) {
@@ -73,6 +77,10 @@ std::vector<Candidate> Sampler::candidates(std::span<const float> logits, std::s
 }
 
 int Sampler::next(std::span<const float> logits, std::span<const int> seen) {
+  if (options_.temperature == 0 && options_.repetition_penalty == 1) {
+    require_finite(logits);
+    return static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
   const std::vector<Candidate> choices = candidates(logits, seen);
   if (choices.size() == 1) return choices[0].id;
   double rest = random_.uniform(draws_++);

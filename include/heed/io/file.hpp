@@ -78,6 +78,16 @@ class MappedFile {
   }
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// Gives up the memory of a part that was read: its pages come from the file again if they are read again.
+  void forget([[maybe_unused]] std::span<const std::byte> part) const {
+#if __has_include(<sys/mman.h>) && defined(MADV_DONTNEED)
+    if (!is_mapped_) return;
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<std::uintptr_t>(part.data()), end = begin + part.size();
+    const std::uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+#endif
+  }
   bool is_mapped() const { return is_mapped_; }
 
  private:

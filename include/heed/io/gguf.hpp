@@ -102,6 +102,8 @@ class Gguf {
                           static_cast<std::size_t>(tensor.end - tensor.begin));
   }
   void bytes(std::string_view name) const&& = delete;
+  /// Gives up the memory that the pages of a tensor took when they were read; reading it again brings them back.
+  void forget(std::string_view name) const& { memory_.forget(bytes(name)); }
   /// The format of a tensor; nothing for one of float. Throws FormatError for a type that heed does not read.
   std::optional<WeightFormat> format(std::string_view name) const {
     require_readable<float>(name);

@@ -357,7 +357,14 @@ void load_parameters(Layer& layer, const File& file, const NameMap& map = {}, co
   mismatches.raise_if_any(file.file(), parameters);
 
   auto load = [&](std::string_view name, auto& parameter) {
-    detail::load_parameter(parameter, detail::find_sources(map, name), file, options);
+    const detail::Sources sources = detail::find_sources(map, name);
+    detail::load_parameter(parameter, sources, file, options);
+    if constexpr (std::is_same_v<File, Gguf>) {
+      // Otherwise a model and its file would be in memory side by side.
+      for (const FileRows& source : sources.tensors) {
+        if (file.contains(source.name)) file.forget(source.name);
+      }
+    }
   };
   layer.visit("", load);
 }
