@@ -7,6 +7,7 @@ heed's time); a round in which either process had less than 95 % of its cores do
 """
 
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -23,7 +24,11 @@ UNDISTURBED = 0.95
 WORKLOADS = (
     "F0 F1 F2 F3 F4 F5 F6 F7 F8 D1 D1-half D1-bfloat16 D2 B1 B2 M1 M2 E1a E1b Linear-16x768x3072 Linear-1x576x49152 "
     "R1 R2 T1 MiniLM-1x16 MiniLM-1x128 MiniLM-32x128 MiniLM-mixed"
-).split()
+).split() + [
+    f"SmolLM2-{weights}-{step}"
+    for weights in ("q", "bf16", "f32")
+    for step in "prefill-16 prefill-128 prefill-512 decode-16 decode-512 decode-2048".split()
+]
 
 
 class Server:
@@ -175,7 +180,10 @@ def main():
     with open(options.out / "log.txt", "w") as log, tempfile.TemporaryDirectory() as directory:
         heed_server = Server([options.heed, "--serve", "--threads", str(options.threads)], log, set(cores))
         peers = {}
-        for title, script in (("PyTorch", "torch_peer.py"), ("ONNX Runtime", "onnxruntime_peer.py")):
+        scripts = {"PyTorch": "torch_peer.py", "ONNX Runtime": "onnxruntime_peer.py"}
+        if importlib.util.find_spec("llama_cpp"):
+            scripts["llama.cpp"] = "llamacpp_peer.py"
+        for title, script in scripts.items():
             command = [sys.executable, str(HERE / script), str(options.threads), ",".join(map(str, cores))]
             peers[title] = Server(command, log)
         isa = json.loads(subprocess.check_output([options.heed, "F6", "--json", "--seconds", "0.01"]))["isa"]

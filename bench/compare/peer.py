@@ -73,7 +73,7 @@ def run_slice(call, calls, threads):
 def check(variants, saved, expected):
     """variants: (name, make) with make() -> (call, to_numpy), where to_numpy(call()) has the layout of heed's output.
     Returns the calls by name, and the answer."""
-    tolerance = TOLERANCE[saved.dtype("k") if "k" in saved else "F32"]
+    tolerance = float(saved.metadata.get("tolerance", TOLERANCE[saved.dtype("k") if "k" in saved else "F32"]))
     calls, errors, failed = {}, {}, {}
     for name, make in variants:
         try:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# Compares heed with PyTorch and ONNX Runtime: ./heed bench compare [--avx2] [ARGUMENT of compare.py...]
+# Compares heed with PyTorch, ONNX Runtime and llama.cpp: ./heed bench compare [--avx2] [ARGUMENT of compare.py...]
 #
 # The peers are installed once, into build/compare-env, as requirements.txt pins them: a download of about 2 GB.
 # HEED_COMPARE_PYTHON names the Python of an environment that has them already, to be used instead.
@@ -56,6 +56,13 @@ else
       unavailable "pip could not install $requirements; is there a network?"
     cp "$requirements" "$environment/requirements.txt"
   fi
+  if ! "$python" -c 'import llama_cpp' 2>/dev/null; then
+    say "building llama.cpp into $environment: some minutes, once"
+    # With its default flags it is built for the processor of this machine.
+    "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --no-deps \
+      --no-binary llama-cpp-python --require-hashes -r bench/compare/llamacpp-requirements.txt >&2 ||
+      say "llama.cpp is left out: it could not be built"
+  fi
 fi
 
 # --- heed -------------------------------------------------------------------------------------------------------------
@@ -68,6 +75,8 @@ cmake --build "build/$preset" --target workloads --parallel "$(getconf _NPROCESS
 if [ -z "${HEED_MODEL_DIR:-}" ] && HEED_MODEL_DIR=$(examples/sentence_search/fetch_model.sh); then
   export HEED_MODEL_DIR
 fi
+
+examples/generate/fetch_model.sh >/dev/null || say "the language model will not be measured"
 
 # What torch.compile keeps of one instruction set must not be found under another.
 export TORCHINDUCTOR_CACHE_DIR="$PWD/build/$preset/torch-compiled"

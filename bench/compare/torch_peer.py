@@ -341,6 +341,67 @@ def minilm(saved):
     yield "compile", lambda: variant(compiled(model), *inputs, context=torch.no_grad)
 
 
+# --- A language model -------------------------------------------------------------------------------------------------
+
+
+class Llama:
+    """One step of a model of Llama's kind after `past` tokens, whose keys and values are kept."""
+
+    def __init__(self, saved, dtype):
+        self.weights = {n.removeprefix("param."): saved[n].to(dtype) for n in saved.names if n.startswith("param.")}
+        self.heads, self.kv_heads = int(saved.metadata["heads"]), int(saved.metadata["kv_heads"])
+        self.width = self.weights["norm.weight"].shape[0]
+        self.head_dim = self.width // self.heads
+        self.past = len(saved.integers("past"))
+        self.length = self.past + len(saved.integers("ids"))
+        self.layers = sum(n.endswith("norm1.weight") for n in self.weights)
+        pairs = torch.arange(self.head_dim // 2, dtype=torch.float64)
+        angles = torch.arange(self.length)[:, None] * float(saved.metadata["theta"]) ** (-2 * pairs / self.head_dim)
+        self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        size = (self.layers, 2, 1, self.kv_heads, self.length, self.head_dim)
+        self.cache = torch.zeros(size, dtype=dtype)
+
+    def turn(self, x, first):
+        cos, sin = self.cos[first : first + x.shape[2]], self.sin[first : first + x.shape[2]]
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
+
+    def norm(self, x, name):
+        return F.rms_norm(x, (self.width,), self.weights[name], 1e-5)
+
+    def __call__(self, ids, first):
+        w, count = self.weights, ids.shape[1]
+        x = F.embedding(ids, w["tokens.weight"])
+        sizes = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
+        for i in range(self.layers):
+            layer = f"layers.{i}."
+            qkv = F.linear(self.norm(x, layer + "norm1.weight"), w[layer + "self_attn.in_proj_weight"]).split(sizes, -1)
+            q, k, v = (part.view(1, count, -1, self.head_dim).transpose(1, 2) for part in qkv)
+            keys, values = self.cache[i]
+            keys[:, :, first : first + count] = self.turn(k, first)
+            values[:, :, first : first + count] = v
+            y = F.scaled_dot_product_attention(
+                self.turn(q, first), keys[:, :, : first + count], values[:, :, : first + count], is_causal=count > 1,
+                enable_gqa=True
+            )
+            x = x + F.linear(y.transpose(1, 2).flatten(2), w[layer + "self_attn.out_proj.weight"])
+            h = self.norm(x, layer + "norm2.weight")
+            h = F.silu(F.linear(h, w[layer + "gate.weight"])) * F.linear(h, w[layer + "linear1.weight"])
+            x = x + F.linear(h, w[layer + "linear2.weight"])
+        return F.linear(self.norm(x[:, -1], "norm.weight"), w["tokens.weight"])[0]
+
+
+def llama_step(saved):
+    if "weights" not in saved.metadata:
+        return  # weights in few bits
+    model = Llama(saved, getattr(torch, saved.metadata["weights"]))
+    past, ids = (torch.tensor([saved.integers(name)]) for name in ("past", "ids"))
+    with torch.inference_mode():
+        if model.past:
+            model(past, 0)
+    yield "eager", lambda: variant(lambda: model(ids, model.past))
+
+
 def made_anew(make):
     """Without what was compiled for the workload before."""
 
@@ -354,6 +415,6 @@ def made_anew(make):
 
 if __name__ == "__main__":
     kinds = (attention, attention_step, multi_head_attention, encoder_layer, linear, lstm, lstm_step, char_lm_step)
-    makers = {kind.__name__: made_anew(kind) for kind in (*kinds, minilm)}
+    makers = {kind.__name__: made_anew(kind) for kind in (*kinds, minilm, llama_step)}
     about = f"PyTorch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     peer.serve(about, "pt", makers, lambda output: output.float().numpy())

@@ -49,6 +49,9 @@ std::vector<NamedWorkload> all_workloads() {
 #ifdef HEED_BENCH_MINILM
   add(minilm_workloads());
 #endif
+#ifdef HEED_BENCH_SMOLLM2
+  add(smollm2_workloads());
+#endif
   return all;
 }
 

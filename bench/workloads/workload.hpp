@@ -47,6 +47,7 @@ std::vector<NamedWorkload> recurrent_workloads();
 std::vector<NamedWorkload> char_lm_workloads();
 /// A pretrained model end to end; make() throws FormatError where its files are missing.
 std::vector<NamedWorkload> minilm_workloads();
+std::vector<NamedWorkload> smollm2_workloads();  ///< a language model, likewise
 
 /// Normal random numbers, scaled; different streams are independent.
 template <class T>

@@ -82,6 +82,12 @@ Llama::Llama(const heed::Gguf& file, Weights weights) : Llama(LlamaConfig::of(fi
   if (!head) tokens.pack_head({.release = true});
 }
 
+Llama Llama::unpacked(const heed::Gguf& file) {
+  Llama model(LlamaConfig::of(file));
+  heed::load_parameters(model, file, heed::name_maps::gguf_llama());
+  return model;
+}
+
 void Llama::step(TensorView<const int, 2> ids, const heed::KvStep<float>& kv, TensorView<float, 2> logits,
                  Context& context) const {
   heed::Workspace& workspace = context.workspace();

@@ -40,6 +40,8 @@ class Llama : public heed::Module<Llama> {
  public:
   // Loads the weights. Throws std::runtime_error and heed::FormatError for a file that is no such model.
   Llama(const heed::Gguf& file, Weights weights);
+  // The weights as numbers, to be saved or compared; slow.
+  static Llama unpacked(const heed::Gguf& file);
 
   heed::Embedding<float> tokens;
   heed::Encoder<float> layers;

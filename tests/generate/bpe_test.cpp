@@ -44,7 +44,7 @@ TEST(Bpe, JoinsThePairOfTheLowestRankFirst) {
   EXPECT_EQ(pieces(bpe, "ab"), (Pieces{"ab"}));
   EXPECT_EQ(pieces(bpe, "abab"), (Pieces{"ab", "ab"}));
   EXPECT_EQ(pieces(bpe, "x abc"), (Pieces{"x", " a", "bc"})) << "a word begins with its space";
-  EXPECT_EQ(pieces(bpe, "  ab"), (Pieces{" ", " a", "b"}));
+  EXPECT_EQ(pieces(bpe, "  ab"), (Pieces{" ", " ", "ab"})) << "a b comes before the space and a";
   EXPECT_EQ(pieces(bpe, "a<end>b<end"), (Pieces{"a", "<end>", "b", "<", "e", "n", "d"}));
   EXPECT_EQ(pieces(bpe,
                    "a\x01"

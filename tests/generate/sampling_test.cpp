@@ -24,22 +24,20 @@ std::vector<int> ids(const std::vector<Candidate>& candidates) {
   EXPECT_NEAR(sum, 1, 1e-12);
   return all;
 }
-std::vector<int> ids(const SamplingOptions& options, const std::vector<int>& seen = {}) {
-  return ids(Sampler(options).candidates(kLogits, seen));
-}
+std::vector<int> kept(const SamplingOptions& options) { return ids(Sampler(options).candidates(kLogits, {})); }
 using Ids = std::vector<int>;
 
 TEST(Sampling, KeepsWhatEachOptionSays) {
-  EXPECT_EQ(ids({}), Ids{2}) << "greedy";
-  EXPECT_EQ(ids({.temperature = 1}), (Ids{2, 0, 3, 1}));
-  EXPECT_EQ(ids({.temperature = 1, .top_k = 2}), (Ids{2, 0}));
-  EXPECT_EQ(ids({.temperature = 1, .top_k = 9}), (Ids{2, 0, 3, 1}));
-  EXPECT_EQ(ids({.temperature = 1, .top_p = 0.39}), Ids{2}) << "the likeliest always stays";
-  EXPECT_EQ(ids({.temperature = 1, .top_p = 0.41}), (Ids{2, 0})) << "up to and including the one that passes the sum";
-  EXPECT_EQ(ids({.temperature = 1, .top_p = 0.71}), (Ids{2, 0, 3}));
-  EXPECT_EQ(ids({.temperature = 1, .min_p = 0.49}), (Ids{2, 0, 3}));
-  EXPECT_EQ(ids({.temperature = 1, .min_p = 0.51}), (Ids{2, 0}));
-  EXPECT_EQ(ids({.temperature = 1, .top_k = 3, .top_p = 0.75}), (Ids{2, 0}))
+  EXPECT_EQ(kept({}), Ids{2}) << "greedy";
+  EXPECT_EQ(kept({.temperature = 1}), (Ids{2, 0, 3, 1}));
+  EXPECT_EQ(kept({.temperature = 1, .top_k = 2}), (Ids{2, 0}));
+  EXPECT_EQ(kept({.temperature = 1, .top_k = 9}), (Ids{2, 0, 3, 1}));
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.39}), Ids{2}) << "the likeliest always stays";
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.41}), (Ids{2, 0})) << "up to and including the one that passes the sum";
+  EXPECT_EQ(kept({.temperature = 1, .top_p = 0.71}), (Ids{2, 0, 3}));
+  EXPECT_EQ(kept({.temperature = 1, .min_p = 0.49}), (Ids{2, 0, 3}));
+  EXPECT_EQ(kept({.temperature = 1, .min_p = 0.51}), (Ids{2, 0}));
+  EXPECT_EQ(kept({.temperature = 1, .top_k = 3, .top_p = 0.75}), (Ids{2, 0}))
       << "top-p counts what top-k left: 0.4/0.9, 0.7/0.9";
   const auto half = Sampler({.temperature = 0.5}).candidates(kLogits, {});
   EXPECT_NEAR(half[0].probability, 0.16 / 0.30, 1e-6) << "squares of the probabilities";

@@ -47,21 +47,25 @@ class SmolLm2 : public testing::Test {
 
 TEST_F(SmolLm2, LogitsAndGreedyTokensAreThoseOfTransformers) {
   const auto golden = smollm2_golden("golden.json");
-  for (const int threads : {1, 2}) {
+  const auto check = [&](Weights weights, int threads) {
     heed::ThreadPool pool(threads);
     heed::Context context(pool);
-    for (const Weights weights : {Weights::Float, Weights::Quantized}) {
-      for (const auto& entry : golden.at("cases")) {
-        Session session(model(weights), 1, 100, 0);
-        session.add({entry.at("ids").get<std::vector<int>>()}, context);
-        const TensorView<const float, 1> logits = session.logits(0);
-        for (const auto& [id, logit] : entry.at("last_logits_top16").get<std::vector<std::pair<int, double>>>()) {
-          EXPECT_NEAR(logits(id), logit, 1e-3) << entry.at("name") << ", token " << id;
-        }
-        EXPECT_EQ(greedy(session, 40, context), entry.at("greedy_ids").get<std::vector<int>>()) << entry.at("name");
+    for (const auto& entry : golden.at("cases")) {
+      Session session(model(weights), 1, 100, 0);
+      session.add({entry.at("ids").get<std::vector<int>>()}, context);
+      const TensorView<const float, 1> logits = session.logits(0);
+      for (const auto& [id, logit] : entry.at("last_logits_top16").get<std::vector<std::pair<int, double>>>()) {
+        EXPECT_NEAR(logits(id), logit, 1e-3) << entry.at("name") << ", token " << id;
       }
+      auto expected = entry.at("greedy_ids").get<std::vector<int>>();
+#if defined(HEED_TEST_SANITIZED)
+      expected.resize(5);
+#endif
+      EXPECT_EQ(greedy(session, static_cast<int>(expected.size()), context), expected) << entry.at("name");
     }
-  }
+  };
+  check(Weights::Float, 1);
+  check(Weights::Quantized, 2);
 }
 
 // The bits are those of the weights as numbers, so few bits cost nothing but what the file has lost already.

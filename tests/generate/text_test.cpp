@@ -76,7 +76,7 @@ TEST(ChatTemplate, OfChatMl) {
 TEST(ChatTemplate, RefusesOthers) {
   EXPECT_THROW(ChatTemplate(""), std::runtime_error);
   EXPECT_THROW(ChatTemplate("[INST] {{ message['content'] }} [/INST]"), std::runtime_error);
-  EXPECT_THROW(ChatTemplate(std::string(kSmolLm) + "{% if tools %}"), std::runtime_error);
+  EXPECT_THROW(ChatTemplate(std::string(kSmolLm).append("{% if tools %}")), std::runtime_error);
 }
 
 }  // namespace
