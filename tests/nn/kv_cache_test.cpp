@@ -194,6 +194,53 @@ TYPED_TEST(KvCaches, ASampleHasTheSameBitsAloneAndWithPaddingOnEitherSide) {
   }
 }
 
+/// A layer that attends with q, k and v as they stand side by side in x, and puts the result into the first columns of
+/// y.
+heed::MultiHeadAttention<double> identity_layer(Index head_dim, Index value_head_dim, bool rotary) {
+  const Index width = 2 * head_dim + value_head_dim;
+  heed::MultiHeadAttention<double> layer({.embed_dim = width,
+                                          .num_heads = 1,
+                                          .head_dim = head_dim,
+                                          .value_head_dim = value_head_dim,
+                                          .bias = false,
+                                          .rotary = {.enabled = rotary}});
+  layer.in_proj_weight = Eigen::MatrixXd::Identity(width, width);
+  layer.out_proj.weight = Eigen::MatrixXd::Identity(width, value_head_dim);
+  return layer;
+}
+
+// Case C21: a prompt in one call, in pieces and in single steps, by hand and with rotary positions.
+TEST(KvCaches, C21_AnyCutOfAPromptGivesTheSame) {
+  const std::vector<std::vector<int>> cuts{{4}, {1, 3}, {2, 2}, {3, 1}, {1, 1, 1, 1}};
+  const auto check = [&](const heed::MultiHeadAttention<double>& layer, const Eigen::MatrixXd& x,
+                         const Eigen::MatrixXd& expected) {
+    for (const std::vector<int>& cut : cuts) {
+      KvCache<double> kv(layer, {.capacity = 4});
+      Eigen::MatrixXd y(4, x.cols());
+      Index done = 0;
+      for (const int n : cut) {
+        y.middleRows(done, n) = layer(x.middleRows(done, n), Causal{}, kv);
+        done += n;
+      }
+      EXPECT_LE((y.leftCols(expected.cols()) - expected).cwiseAbs().maxCoeff(), 1e-12) << cut.size() << " pieces";
+    }
+  };
+  Eigen::MatrixXd x = Eigen::MatrixXd::Zero(4, 3);
+  x.col(2) << 4, 8, 30, 2;
+  check(identity_layer(1, 1, false), x, Eigen::Vector4d(4, 6, 14, 11));
+
+  Eigen::MatrixXd turned(4, 10), expected(4, 2);
+  turned << 0.0, 0.3, -0.27, -0.89, -1.34, -0.46, -1.9, -1.29, -0.98, -0.81,  //
+      -0.45, -0.99, 0.06, 1.34, -1.84, -0.24, -1.27, 0.27, 1.06, -0.81,       //
+      -0.49, -0.62, 0.49, 0.36, 0.16, -0.19, -2.52, -0.54, -0.03, 0.88,       //
+      0.11, -0.93, -0.03, 0.7, -0.05, 0.11, -1.53, -0.48, -0.58, -0.11;
+  expected << -0.98, -0.81,                      //
+      0.4174857156644668, -0.81,                 //
+      0.09677587154425075, -0.6351885607531864,  //
+      -0.022015790618895165, -0.2673842729447241;
+  check(identity_layer(4, 2, true), turned, expected);
+}
+
 // The lists of masks have an entry for each sample, also where samples of different lengths run one by one.
 TEST(KvCaches, MasksOfSamplesKeepTheirSample) {
   const Encoder<double> encoder = llama<double>();
