@@ -55,7 +55,7 @@ std::string Utf8Stream::add(std::string_view bytes) {
 }
 
 std::string Utf8Stream::finish() {
-  const std::string text(rest_.empty() ? std::string_view() : kReplacement);
+  std::string text(rest_.empty() ? std::string_view() : kReplacement);
   rest_.clear();
   return text;
 }

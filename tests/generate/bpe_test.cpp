@@ -23,9 +23,8 @@ BpeVocabulary small() {
     vocabulary.types.push_back(type);
   };
   for (char c = '!'; c <= '~'; ++c) add(std::string(1, c));
-  for (const char* token : {"\xC4\xA0" /* Ġ, a space */, "\xC4\x8A" /* Ċ, a line break */, "ab", "abc", "bc",
-                            "\xC4\xA0"
-                            "a"})
+  for (const char* token :
+       {"\xC4\xA0" /* Ġ, a space */, "\xC4\x8A" /* Ċ, a line break */, "ab", "abc", "bc", "\xC4\xA0\x61"})
     add(token);
   add("<end>", 3);
   vocabulary.merges = {"b c", "a b", "ab c", "\xC4\xA0 a"};

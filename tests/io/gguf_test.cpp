@@ -34,7 +34,7 @@ using heed_test::message_of;
 
 constexpr std::uint32_t kUInt8 = 0, kInt8 = 1, kUInt32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8,
                         kUInt64 = 10, kInt64 = 11, kFloat64 = 12;
-constexpr std::uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kQ4_K = 12, kBF16 = 30;
+constexpr std::uint32_t kF32 = 0, kF16 = 1, kQ40 = 2, kQ41 = 3, kQ80 = 8, kQ4K = 12, kBF16 = 30;
 
 std::string refusal_of(const std::string& bytes) {
   return message_of<heed::FormatError>([&] { Gguf::from_memory(as_bytes(bytes), "model.gguf"); });
@@ -75,7 +75,7 @@ TEST(GgufMetadata, OfEveryType) {
   EXPECT_EQ(gguf.metadata<std::uint64_t>("u64"), std::numeric_limits<std::uint64_t>::max());
   EXPECT_EQ(gguf.metadata<std::int64_t>("i64"), std::numeric_limits<std::int64_t>::min());
   EXPECT_EQ(gguf.metadata<float>("f32"), 0.1f);
-  EXPECT_EQ(gguf.metadata<double>("f32"), double{0.1f});
+  EXPECT_EQ(gguf.metadata<double>("f32"), static_cast<double>(0.1f));
   EXPECT_EQ(gguf.metadata<double>("f64"), 0.1);
   EXPECT_TRUE(gguf.metadata<bool>("yes"));
   EXPECT_EQ(gguf.metadata<std::string>("text"), "h\xC3\xA9");
@@ -113,14 +113,14 @@ TEST(GgufTensors, OfEveryTypeThatIsRead) {
   file.tensor("bfloat16", kBF16, {2}, {reinterpret_cast<const char*>(bfloats), 4});
   std::string block(34, '\3');
   std::memcpy(block.data(), halves, 2);
-  file.tensor("q8", kQ8_0, {32, 1}, block);
+  file.tensor("q8", kQ80, {32, 1}, block);
   std::string four(18, '\x4f');
   std::memcpy(four.data(), halves, 2);
-  file.tensor("q4_0", kQ4_0, {32, 1}, four);
+  file.tensor("q4_0", kQ40, {32, 1}, four);
   std::string with_minimum(20, '\x4f');
   std::memcpy(with_minimum.data(), halves, 4);
-  file.tensor("q4_1", kQ4_1, {32, 1}, with_minimum);
-  file.tensor("other", kQ4_K, {256, 1}, std::string(144, '\0'));
+  file.tensor("q4_1", kQ41, {32, 1}, with_minimum);
+  file.tensor("other", kQ4K, {256, 1}, std::string(144, '\0'));
   const std::string bytes = file.bytes();
   const heed_test::TemporaryDirectory directory;
   heed_test::write_text(directory.path("model.gguf"), bytes);
@@ -229,7 +229,7 @@ TEST(GgufHostile, IsRefusedWithItsPlace) {
     expect_refused(file, "has too many elements");
   }
   file = {};
-  file.tensor_at("x", kQ8_0, {33}, 0);
+  file.tensor_at("x", kQ80, {33}, 0);
   expect_refused(file, "is Q8_0 with rows of 33 numbers, which are no multiple of 32");
   file = {};
   file.tensor_at("x", kF32, {2}, 4);
@@ -273,8 +273,8 @@ std::string llama_file(std::uint32_t type) {
         const heed::half d(static_cast<float>(random.uniform()) * 0.1f);
         data.append(reinterpret_cast<const char*>(&d), 2);
         const heed::half m(static_cast<float>(d) * -7.5f);
-        if (type == kQ4_1) data.append(reinterpret_cast<const char*>(&m), 2);
-        for (int j = 0; j < (type == kQ8_0 ? 32 : 16); ++j) data += static_cast<char>(random.integer(-128, 127));
+        if (type == kQ41) data.append(reinterpret_cast<const char*>(&m), 2);
+        for (int j = 0; j < (type == kQ80 ? 32 : 16); ++j) data += static_cast<char>(random.integer(-128, 127));
       }
     }
     file.tensor(name, type, {columns, rows}, data);
@@ -321,7 +321,7 @@ struct Llama : heed::Module<Llama> {
 };
 
 TEST(GgufWeights, FillAModelAsNumbersOrInTheirBlocks) {
-  for (const std::uint32_t type : {kF32, kQ4_0, kQ4_1, kQ8_0}) {
+  for (const std::uint32_t type : {kF32, kQ40, kQ41, kQ80}) {
     const std::string bytes = llama_file(type);
     const Gguf file = Gguf::from_memory(as_bytes(bytes));
     Llama numbers(heed::RotaryPairing::Interleaved), blocks(heed::RotaryPairing::Interleaved);
@@ -347,7 +347,7 @@ TEST(GgufWeights, FillAModelAsNumbersOrInTheirBlocks) {
 
 TEST(GgufWeights, ThatDoNotFitAreListed) {
   GgufFile file;
-  file.tensor("weight", kQ4_K, {256, 1}, std::string(144, '\0'));
+  file.tensor("weight", kQ4K, {256, 1}, std::string(144, '\0'));
   file.tensor("more", kF32, {2}, floats({1, 2}));
   const std::string bytes = file.bytes();
   const Gguf gguf = Gguf::from_memory(as_bytes(bytes), "model.gguf");
@@ -366,7 +366,7 @@ TEST(GgufWeights, JoinedTensorsOfDifferentFormatsBecomeNumbers) {
   std::string block(34, '\3');
   const heed::half d(0.5f);
   std::memcpy(block.data(), &d, 2);
-  file.tensor("b", kQ8_0, {32, 1}, block);
+  file.tensor("b", kQ80, {32, 1}, block);
   const std::string bytes = file.bytes();
   const Gguf gguf = Gguf::from_memory(as_bytes(bytes));
   heed::Linear<float> layer(32, 2, false);

@@ -34,7 +34,6 @@ using heed::KvCache;
 using heed::KvStep;
 using heed::PaddingSide;
 using heed::Tensor;
-using heed::TensorView;
 using heed::Window;
 using namespace layer_checks;
 using heed_test::message_of;

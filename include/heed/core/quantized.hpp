@@ -123,7 +123,7 @@ inline QuantizationError quantization_error(const TensorView<const float, 2>& nu
   for (Index i = 0; i < numbers.extent(0); ++i) {
     quantized.read_row(i, row.data());
     for (Index j = 0; j < numbers.extent(1); ++j) {
-      const double e = double{row[static_cast<std::size_t>(j)]} - double{numbers(i, j)};
+      const double e = static_cast<double>(row[static_cast<std::size_t>(j)]) - static_cast<double>(numbers(i, j));
       error.largest = std::max(error.largest, std::abs(e));
       squares += e * e;
     }

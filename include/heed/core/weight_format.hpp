@@ -50,6 +50,10 @@ struct WeightBlock {
   std::array<std::int16_t, kBlock> codes{};  // of a byte, of four bits, or the bits of a 16-bit number
 };
 
+/// The lowest eight bits as a signed number.
+constexpr std::int16_t signed_byte(std::uint32_t bits) {
+  return static_cast<std::int16_t>(static_cast<int>((bits & 0xffu) ^ 0x80u) - 0x80);
+}
 inline half half_at(const std::byte* from) {
   half h;
   std::memcpy(static_cast<void*>(&h), from, sizeof h);
@@ -67,7 +71,8 @@ inline WeightBlock read_block(WeightFormat format, const std::byte* from, Index 
       return block;
     case WeightFormat::Q8_0:
       block.d = half_at(from);
-      for (std::size_t i = 0; i < kBlock; ++i) block.codes[i] = static_cast<std::int8_t>(from[2 + i]);
+      for (std::size_t i = 0; i < kBlock; ++i)
+        block.codes[i] = signed_byte(std::to_integer<std::uint32_t>(from[2 + i]));
       return block;
     case WeightFormat::Q4_0:
     case WeightFormat::Q4_1:
@@ -124,7 +129,7 @@ inline WeightBlock quantize_block(WeightFormat format, const float* x, Index cou
     const float furthest = -*low > *high ? *low : *high;
     step = furthest / -8;
   } else {
-    block.m = to_half(lowest = *low);
+    block.m = to_half(*low);
     lowest = static_cast<float>(block.m);
     step = (*high - lowest) / 15;
   }

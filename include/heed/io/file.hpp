@@ -82,10 +82,11 @@ class MappedFile {
   void forget([[maybe_unused]] std::span<const std::byte> part) const {
 #if __has_include(<sys/mman.h>) && defined(MADV_DONTNEED)
     if (!is_mapped_) return;
-    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-    const auto begin = reinterpret_cast<std::uintptr_t>(part.data()), end = begin + part.size();
-    const std::uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    // Whole pages, counted from the start of the mapping, which is one.
+    const auto offset = static_cast<std::size_t>(part.data() - bytes_.data());
+    const std::size_t first = (offset + page - 1) / page * page, last = (offset + part.size()) / page * page;
+    if (first < last) ::madvise(const_cast<std::byte*>(bytes_.data()) + first, last - first, MADV_DONTNEED);
 #endif
   }
   bool is_mapped() const { return is_mapped_; }

@@ -154,7 +154,7 @@ class Gguf {
         continue;
       }
       const detail::WeightBlock numbers = detail::read_block(*format, at, static_cast<Index>(n));
-      for (std::size_t i = 0; i < n; ++i) to[first + i] = detail::value_of(*format, numbers, i);
+      for (std::size_t i = 0; i < n; ++i) to[first + i] = static_cast<T>(detail::value_of(*format, numbers, i));
     }
   }
   /// Throws the FormatError that read() would throw, except for a wrong rank.

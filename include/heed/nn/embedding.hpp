@@ -79,11 +79,7 @@ class Embedding : public Module<Embedding<T>> {
     if (options.release && !weight.quantized()) weight.release();
   }
   /// See Module::quantize().
-  void quantize(WeightFormat format)
-  requires std::is_same_v<T, float>
-  {
-    weight.quantize(format);
-  }
+  void quantize(WeightFormat format) { weight.quantize(format); }
 
   /// ids of one sequence (a vector, array, span or Eigen vector of integers) give (L, E).
   template <class Ids>

@@ -226,11 +226,7 @@ class Linear : public Layer<Linear<T>> {
     if (options.release && !weight.quantized()) weight.release();
   }
   /// See Module::quantize().
-  void quantize(WeightFormat format)
-  requires std::is_same_v<T, float>
-  {
-    weight.quantize(format);
-  }
+  void quantize(WeightFormat format) { weight.quantize(format); }
   /// True when forward uses a packed copy.
   bool is_packed() const { return packed_.current(weight) != nullptr; }
 

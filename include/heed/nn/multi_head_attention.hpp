@@ -131,9 +131,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
     out_proj.pack(options);
   }
   /// See Module::quantize().
-  void quantize(WeightFormat format)
-  requires std::is_same_v<T, float>
-  {
+  void quantize(WeightFormat format) {
     for (int part = 0; part < (is_joint() ? 1 : 3); ++part) weight(part).quantize(format);
     out_proj.quantize(format);
   }

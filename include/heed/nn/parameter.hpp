@@ -103,9 +103,8 @@ class Parameter {
   /// Replaces the numbers by a matrix in few bits: Linear, Embedding and attention layers multiply it where it lies.
   /// Copies of the parameter share it. value() and its kind throw until dequantize(). Throws ShapeError for a matrix of
   /// another shape.
-  void store(QuantizedMatrix matrix)
-  requires std::is_same_v<T, float>
-  {
+  void store(QuantizedMatrix matrix) {
+    HEED_CHECK((std::is_same_v<T, float>), ValueError, "heed::Parameter: only weights of float can be quantized");
     const Extents<2> extents{matrix.rows(), matrix.columns()};
     HEED_CHECK(rank_ == 2 && extents == extents_, ShapeError, "heed::Parameter: the weight is ", extents_,
                " but the quantized matrix is ", extents, "; weights are (out, in): give a matrix of that shape");
@@ -115,11 +114,12 @@ class Parameter {
   }
   /// store() of the numbers in a format. Throws ShapeError for a vector, or a matrix that the format can't hold,
   /// ValueError for numbers that are not finite or not there.
-  void quantize(WeightFormat format)
-  requires std::is_same_v<T, float>
-  {
+  void quantize(WeightFormat format) {
     HEED_CHECK(rank_ == 2, ShapeError, "heed::Parameter: a vector ", extents_, " can't be quantized; matrices can");
-    store(QuantizedMatrix::quantize(matrix(), format));
+    if constexpr (std::is_same_v<T, float>)
+      store(QuantizedMatrix::quantize(matrix(), format));
+    else
+      detail::raise<ValueError>("heed::Parameter: only weights of float can be quantized");
   }
   /// Makes a quantized matrix numbers again; without one, nothing changes.
   void dequantize() {

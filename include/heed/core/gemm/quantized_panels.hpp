@@ -84,8 +84,8 @@ inline WeightBlock read_group(WeightFormat format, const std::byte* group, Index
     }
     std::uint32_t word;
     std::memcpy(&word, first + 4 * (i / steps * width + column), sizeof word);
-    code = steps == 4 ? static_cast<std::int8_t>(word >> (8 * (i % 4)))
-                      : static_cast<std::int16_t>(word >> (4 * (i % 8)) & 15u);
+    const std::uint32_t shifted = word >> (32 / steps * (i % steps));
+    code = steps == 4 ? signed_byte(shifted) : static_cast<std::int16_t>(shifted & 15u);
   }
   return block;
 }
