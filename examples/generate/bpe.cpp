@@ -26,7 +26,7 @@ std::array<std::uint32_t, 256> byte_characters() {
   return characters;
 }
 
-// The bytes that a token stands for; false for one with a character that stands for no byte.
+// The bytes of a token; false for one with a character that means no byte.
 bool to_bytes(std::string_view token, const std::unordered_map<std::uint32_t, char>& byte_of, std::string& bytes) {
   bytes.clear();
   for (std::size_t i = 0; i < token.size();) {
@@ -185,7 +185,7 @@ void Bpe::encode_plain(std::string_view text, std::vector<int>& ids) const {
   const auto begin_of = [&](std::size_t i) { return i < characters.size() ? characters[i].begin : valid.size(); };
   const auto is_digit = [&](std::size_t i) { return single_digits_ && characters[i].kind == Kind::Number; };
   for (std::size_t first = 0; first < characters.size();) {
-    // A digit is a part of its own, and so is what lies between digits.
+    // A digit is a part of its own, and so is the text between digits.
     std::size_t last = first + 1;
     while (!is_digit(first) && last < characters.size() && !is_digit(last)) ++last;
     while (first < last) {

@@ -11,7 +11,7 @@
 
 namespace generate {
 
-// What a byte-level BPE tokenizer is made of, as GGUF files hold it.
+// The parts of a byte-level BPE tokenizer, as GGUF files hold them.
 struct BpeVocabulary {
   std::vector<std::string> tokens;  // tokens[id], with bytes written as GPT-2's printable characters
   std::vector<std::string> merges;  // "left right", the first one is applied first

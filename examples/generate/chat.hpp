@@ -17,7 +17,7 @@ class ChatTemplate {
   std::string begin(std::string_view system = {}) const;
   // A message of the user, up to where the assistant's answer begins.
   std::string ask(std::string_view message) const;
-  // What follows the assistant's answer.
+  // The end of the assistant's answer.
   std::string end_of_answer() const { return std::string(kEnd) + "\n"; }
 
  private:

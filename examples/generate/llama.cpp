@@ -77,7 +77,7 @@ Llama::Llama(const LlamaConfig& config)
 Llama::Llama(const heed::Gguf& file, Weights weights) : Llama(LlamaConfig::of(file)) {
   heed::load_parameters(*this, file, heed::name_maps::gguf_llama(), {.keep_blocks = weights == Weights::Quantized});
   if (weights == Weights::BFloat16) quantize(heed::WeightFormat::BFloat16);
-  // What is held as floats is read in the layout of products.
+  // Weights of float are laid out for products.
   pack({.release = true});
   if (!head) tokens.pack_head({.release = true});
 }

@@ -29,7 +29,7 @@ struct LlamaConfig {
   static LlamaConfig of(const heed::Gguf& file);
 };
 
-// How weights are held.
+// The form in which weights are held.
 enum class Weights {
   Float,      // 4 bytes
   BFloat16,   // 2 bytes

@@ -9,7 +9,7 @@
 
 namespace generate {
 
-// How the next token is chosen. In this order: the repetition penalty, the temperature, top-k, top-p, min-p, and a draw
+// The choice of the next token. In this order: the repetition penalty, the temperature, top-k, top-p, min-p, and a draw
 // from what is left, in proportion to its probability.
 struct SamplingOptions {
   double temperature = 0;  // logits are divided by it; 0 takes the likeliest token
@@ -29,7 +29,8 @@ struct Candidate {
 // Chooses tokens of one text.
 class Sampler {
  public:
-  // `text` tells the texts of one seed apart. Throws std::invalid_argument for options out of range.
+  // Texts with the same seed and other numbers `text` are drawn independently. Throws std::invalid_argument for options
+  // out of range.
   explicit Sampler(const SamplingOptions& options, std::uint64_t text = 0);
 
   // The next token. `seen` are the tokens so far. Throws std::runtime_error for logits that are not finite.

@@ -21,7 +21,7 @@ class Utf8Stream {
  public:
   // The characters that the bytes complete.
   std::string add(std::string_view bytes);
-  // What is left, at the end.
+  // The rest, at the end.
   std::string finish();
 
  private:

@@ -55,7 +55,7 @@ class CharLm {
   // logits (B, L, V) of ids (B, L) that follow those in the cache, which then holds them too.
   void forward(heed::TensorView<const int, 2> ids, heed::TensorView<float, 3> logits, heed::AnyKvCache<float>& kv,
                heed::Context& context) const;
-  // What a KvCache of the model holds.
+  // The extents of a KvCache for the model.
   heed::KvShape kv_shape() const { return blocks_.kv_shape(); }
   // Adds to the gradients of the parameters.
   void backward(heed::TensorView<const float, 3> dlogits, Cache& cache, heed::Context& context);

@@ -11,7 +11,7 @@
 #include "common/files.hpp"
 #include "generate/bpe.hpp"
 
-// What the original model and tokenizer give: see golden/smollm2/generate.py.
+// Results of the original model and tokenizer: see golden/smollm2/generate.py.
 inline nlohmann::json smollm2_golden(const std::string& name) {
   return nlohmann::json::parse(std::ifstream(HEED_TEST_DATA_DIR "/golden/smollm2/" + name));
 }

@@ -204,7 +204,7 @@ TEST(GgufHostile, IsRefusedWithItsPlace) {
   for (int i = 0; i < 9; ++i) nested.put(9u).put(std::uint64_t{1});
   nested.put(kUInt8).put(std::uint64_t{1}).put(std::uint8_t{1});
   file.raw_value("a", nested.bytes());
-  expect_refused(file, "more than 8 deep");
+  expect_refused(file, "nested more than 8 deep");
   file = {};
   file.value(std::string(70000, 'k'), kUInt8, std::uint8_t{1});
   expect_refused(file, "a key has 70000 bytes, but may have 65535");

@@ -134,7 +134,7 @@ std::vector<std::vector<int>> random_calls(std::vector<int> lengths, int most, h
   return calls;
 }
 
-/// Attention whose result depends on positions in every way that there is.
+/// Attention that depends on positions in every possible way.
 template <class T>
 std::vector<AnyAttention<T>> positional_attentions() {
   static const std::vector<double> sinks{0.5, -1, 2, 0};
@@ -320,7 +320,7 @@ TEST(KvCaches, KeysAndValuesInFewerBits) {
   EXPECT_EQ(eight.bytes(), 21u * ((40 + 16) + (2 + 1) * 4)) << "a factor for 32 numbers, or the rest of a row";
 }
 
-// What is visible shows, also where a block of 8-bit numbers can't hold it.
+// A visible number that is not finite shows, although a block of 8 bits can't hold it.
 TEST(KvCaches, VisibleNumbersThatAreNotFiniteShow) {
   heed::SelfAttention<float> layer({.embed_dim = 4});
   fill_parameters<float>(layer, 1);

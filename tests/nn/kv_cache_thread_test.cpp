@@ -15,7 +15,7 @@ using heed::Index;
 using heed::Tensor;
 using namespace layer_checks;
 
-/// What two blocks compute of a prompt and single steps, with samples of different lengths.
+/// The output of two blocks for a prompt and single steps, with samples of different lengths.
 template <class S>
 Tensor<float, 3> generate(const heed::Encoder<float>& encoder, heed::Context& context) {
   const auto x = random_tensor<float, 3>({2, 700, 64});

@@ -3,7 +3,7 @@
 #include <heed/core/hide_macros.hpp>
 
 /// @file
-/// QuantizedMatrix: a weight in few bits, multiplied where it lies.
+/// QuantizedMatrix: a weight in few bits, multiplied in place.
 
 #include <heed/core/gemm.hpp>
 
@@ -37,7 +37,7 @@ class QuantizedMatrix {
       const detail::WeightBlock block = detail::quantize_block(format, x, count);
       for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
         HEED_CHECK(detail::is_finite(detail::value_of(format, block, i)), ValueError, kName, ": weight (", row, ", ",
-                   first, ") = ", x[0], " lies among numbers too large for ", to_string(format));
+                   first, ") = ", x[0], " is among numbers too large for ", to_string(format));
       }
       detail::write_group(format, block, group, column);
     });
@@ -108,7 +108,7 @@ class QuantizedMatrix {
   detail::CopiedBuffer<std::byte> panels_;
 };
 
-/// How far quantized numbers are from those they were made of.
+/// The error of quantized numbers.
 struct QuantizationError {
   double largest = 0;           ///< of a number
   double root_mean_square = 0;  ///< over all numbers

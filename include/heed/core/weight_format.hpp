@@ -125,7 +125,7 @@ inline WeightBlock quantize_block(WeightFormat format, const float* x, Index cou
     step = std::max(-*low, *high) / 127;
     code_low = -127, code_high = 127;
   } else if (format == WeightFormat::Q4_0) {
-    // The code of the number furthest from 0 is 0, which stands for -8.
+    // The code of the number furthest from 0 is 0, and its value -8.
     const float furthest = -*low > *high ? *low : *high;
     step = furthest / -8;
   } else {

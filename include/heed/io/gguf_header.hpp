@@ -146,7 +146,7 @@ class GgufCursor {
         string("a string");
       } else {
         constexpr int deepest = 8;
-        if (depth == deepest) refuse("arrays lie in each other more than ", deepest, " deep");
+        if (depth == deepest) refuse("arrays are nested more than ", deepest, " deep");
         const GgufType inner = this->type("the type of an array");
         skip(inner, number<std::uint64_t>("the length of an array"), depth + 1);
       }

@@ -221,7 +221,7 @@ RowPlan plan_rows(const Parameter<T>& parameter, const Sources& sources, const F
   return plan;
 }
 
-/// The format in which all of a parameter's sources lie; nothing where they have none in common, or are rearranged
+/// The format of all of a parameter's sources; nothing if they differ, or are rearranged
 /// within their rows.
 template <class T, class File>
 std::optional<WeightFormat> common_format(const Parameter<T>& parameter, const Sources& sources, const File& file) {

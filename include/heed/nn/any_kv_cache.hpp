@@ -19,8 +19,7 @@ enum class PaddingSide {
   Left    ///< sample b is the last rows
 };
 
-/// What a cache holds: the extents of keys and values in each attention layer of a model. Models tell theirs by
-/// kv_shape().
+/// The extents of keys and values in each attention layer of a model. Models have kv_shape().
 struct KvShape {
   Index num_layers = 1;      ///< attention layers that share the lengths of the cache
   Index num_kv_heads = 0;    ///< G

@@ -92,7 +92,7 @@ class KvRows<std::int8_t> {
           finite = finite && is_finite(x);
           most = std::max(most, std::abs(x));
         }
-        // What is not finite must show in every product, and the block can't hold which number it was.
+        // A number that is not finite must show in every product; the block can't record which one it was.
         const float factor = finite ? most / 127 : std::numeric_limits<float>::quiet_NaN();
         factors_(sample + b, g, row + l, first / kBlock) = factor;
         const float inverse = finite && factor > 0 ? 1 / factor : 0;

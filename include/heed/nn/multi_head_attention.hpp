@@ -97,7 +97,7 @@ class MultiHeadAttention : public AttentionLayer<MultiHeadAttention<T>, T> {
   static constexpr std::string_view name() { return "heed::MultiHeadAttention"; }  ///< the layer in error texts
   /// With everything that 0 means filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
-  /// What a KvCache of this layer holds.
+  /// The extents of a KvCache for this layer.
   KvShape kv_shape() const {
     return {.num_kv_heads = options_.num_kv_heads,
             .head_dim = options_.head_dim,

@@ -100,7 +100,7 @@ class Parameter {
   /// True after release().
   bool released() const { return value_.size() != size() && !quantized_; }
 
-  /// Replaces the numbers by a matrix in few bits: Linear, Embedding and attention layers multiply it where it lies.
+  /// Replaces the numbers by a matrix in few bits: Linear, Embedding and attention layers multiply it in place.
   /// Copies of the parameter share it. value() and its kind throw until dequantize(). Throws ShapeError for a matrix of
   /// another shape.
   void store(QuantizedMatrix matrix) {

@@ -18,7 +18,7 @@ enum class RotaryPairing {
   Interleaved  ///< 2i and 2i + 1: the paper, GPT-J, Meta's own Llama files
 };
 
-/// How the angles of a model are changed for sequences longer than those that it was trained on.
+/// The rule by which angles are changed for sequences longer than those of the training.
 enum class RotaryScalingKind {
   None,    ///< they are not
   Linear,  ///< every frequency is divided by the factor (Chen et al.: "Extending context window …", 2023)

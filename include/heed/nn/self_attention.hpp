@@ -117,7 +117,7 @@ class SelfAttention : public AttentionLayer<SelfAttention<T>, T> {
     run(in, attention, out, one_head(w), nullptr, context, {});
   }
 
-  /// What a KvCache of this layer holds.
+  /// The extents of a KvCache for this layer.
   KvShape kv_shape() const {
     return {.num_kv_heads = 1, .head_dim = options_.head_dim, .value_head_dim = options_.value_head_dim};
   }

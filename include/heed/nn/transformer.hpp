@@ -66,7 +66,7 @@ class TransformerStack {
   Index size() const { return static_cast<Index>(layers.size()); }
   Index input_width(Index) const { return options_.layer.embed_dim; }
   Index output_width(Index) const { return options_.layer.embed_dim; }
-  /// What a KvCache of this stack holds.
+  /// The extents of a KvCache for this stack.
   KvShape kv_shape() const {
     return kv_shape_of([](const Block& block) { return block.kv_shape(); });
   }
@@ -251,7 +251,7 @@ class Decoder : public detail::DecoderStack<T>, public MemoryLayer<Decoder<T>, T
     const DecoderLayerOptions& layer = this->options().layer;
     return layer.memory_dim == 0 ? layer.embed_dim : layer.memory_dim;
   }
-  /// What a KvCache of the memory holds.
+  /// The extents of a KvCache for the memory.
   KvShape memory_kv_shape() const {
     return this->kv_shape_of([](const auto& block) { return block.memory_kv_shape(); });
   }

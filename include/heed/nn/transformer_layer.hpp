@@ -224,9 +224,9 @@ class EncoderLayer : public AttentionLayer<EncoderLayer<T>, T> {
   }
   static constexpr std::string_view name() { return "heed::EncoderLayer"; }  ///< the layer in error texts
   const EncoderLayerOptions& options() const { return options_; }            ///< as constructed
-  KvShape kv_shape() const { return self_attn.kv_shape(); }                  ///< what a KvCache of this layer holds
-  Index input_width(Index) const { return options_.embed_dim; }              ///< of x
-  Index output_width(Index) const { return options_.embed_dim; }             ///< of y
+  KvShape kv_shape() const { return self_attn.kv_shape(); }       ///< the extents of a KvCache for this layer
+  Index input_width(Index) const { return options_.embed_dim; }   ///< of x
+  Index output_width(Index) const { return options_.embed_dim; }  ///< of y
 
   /// The layer without checks, for layers made of it.
   void run(const In& x, const AnyAttention<T>& attention, const Out& y, Cache* cache, Context& context,
@@ -331,9 +331,9 @@ class DecoderLayer : public MemoryLayer<DecoderLayer<T>, T> {
   Index input_width(Index) const { return options_.embed_dim; }
   /// The width of the memory.
   Index memory_width() const { return multihead_attn.options().key_dim; }
-  /// What a KvCache of the tokens holds.
+  /// The extents of a KvCache for the tokens.
   KvShape kv_shape() const { return self_attn.kv_shape(); }
-  /// What a KvCache of the memory holds.
+  /// The extents of a KvCache for the memory.
   KvShape memory_kv_shape() const { return multihead_attn.kv_shape(); }
 
   /// The layer without checks, for layers made of it.

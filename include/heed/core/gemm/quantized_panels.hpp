@@ -3,12 +3,12 @@
 #include <heed/core/hide_macros.hpp>
 
 /// @file
-/// Panels of weights in few bits: the layout, the register tile that multiplies them where they lie, and their
+/// Panels of weights in few bits: the layout, the register tile that multiplies them in place, and their
 /// expansion to panels of float.
 ///
 /// A panel holds kPanelWidth<float> columns of B, 32 steps of the depth after another: their factors d, one for each
-/// column, in Q4_1 their smallest numbers m, then the codes. Codes of 8 and 4 bits lie in words of 32 bits, one for
-/// each column, that hold 4 or 8 steps: a word is expanded by shifts alone, on any machine.
+/// column, in Q4_1 their smallest numbers m, then the codes. Codes of 8 and 4 bits are packed in words of 32 bits, one
+/// for each column, that hold 4 or 8 steps: a word is expanded by shifts alone, on any machine.
 ///
 /// d·q is exact in float, so an expanded weight is rounded at most once, and the sums are those of gemm, in the same
 /// order: the product has the same bits as one with the weights in float.
@@ -163,7 +163,7 @@ class PanelGroup {
 /// Bytes of a panel that are fetched ahead.
 inline constexpr Index kPrefetchDistance = 4096;
 
-/// What one call of a tile works on.
+/// The arguments of a tile.
 struct QuantizedTask {
   const float* a;          // packed, depth × rows
   const std::byte* panel;  // the first
@@ -188,7 +188,7 @@ HEED_NOINLINE void multiply_quantized(const QuantizedTask& task) {
   for (Index k = task.first; k < last;) {
     const Index group = k / kBlock, begin = group * kBlock, end = std::min(begin + kBlock, last);
     const std::byte* const codes = task.panel + group * group_bytes(Format);
-    // Panels lie one after the other, so this reaches into the next one.
+    // Panels follow each other, so this reaches into the next one.
     unroll<Panels>([&](auto p) HEED_ALWAYS_INLINE_LAMBDA {
       prefetch(codes + p * task.panel_stride + kPrefetchDistance, group_bytes(Format));
     });
@@ -241,10 +241,10 @@ struct QuantizedKernels {
   }
 };
 
-/// Up to how many rows a panel is multiplied where it lies; more are worth its expansion to float.
+/// The most rows that a panel is multiplied with in place; for more, its expansion to float pays.
 inline constexpr Index kFewRows = 16;
 
-/// The product of few rows with panels where they lie: memory is read once, and threads share the panels.
+/// The product of few rows with panels in place: memory is read once, and threads share the panels.
 class QuantizedProduct {
  public:
   /// Scratch memory is taken from the context's workspace and belongs to the caller's frame.
