@@ -65,7 +65,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
       ->option_text("TEXT");
   auto* ids = app.add_option("--ids", options.ids, "The prompt as token ids; prints the ids of what is generated")
                   ->option_text("\"ID ID ...\"");
-  auto* logits = app.add_flag("--logits", options.logits, "Print the logits of the first token, one a line, and end");
+  app.add_flag("--logits", options.logits, "Print the logits of the first token, one a line, and end");
   app.add_option("-n,--count", options.count, "Most tokens to generate")
       ->check(CLI::Range(0, 1'000'000))
       ->option_text("N [256]");
@@ -105,7 +105,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
       ->option_text("N [0]");
   app.add_option("--html", options.html, "Write a page that shows where each token looked, for one prompt")
       ->option_text("FILE");
-  ids->excludes(chat)->excludes(logits);
+  ids->excludes(chat);
 
   app.callback([&options] {
     const bool has_ids = !options.ids.empty();
@@ -181,6 +181,11 @@ class Program {
     if (bpe_.size() != static_cast<std::size_t>(model_.config().vocab_size)) {
       throw std::runtime_error("the file has " + std::to_string(bpe_.size()) + " tokens, but the model knows " +
                                std::to_string(model_.config().vocab_size));
+    }
+    if (options_.context > model_.config().context_length && options_.window == 0) {
+      std::fprintf(stderr,
+                   "generate: the model was trained on texts of up to %td tokens; beyond that expect nonsense\n",
+                   static_cast<std::ptrdiff_t>(model_.config().context_length));
     }
   }
 
