@@ -231,7 +231,8 @@ class AnyKvCache {
  protected:
   /// A row of a sample.
   struct Row {
-    Index sample, row;
+    Index sample;  ///< in the batch
+    Index row;     ///< in the memory of the sample
   };
 
   /// Throws ShapeError for extents that can't be.
