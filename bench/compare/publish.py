@@ -20,7 +20,7 @@ TABLE = ROOT / "bench/results.csv"
 README = ROOT / "bench/README.md"
 CHART = ROOT / "docs/ratios.svg"
 BEGIN, END = "<!-- results: written by compare/publish.py -->\n", "<!-- end of results -->\n"
-COLORS = {"PyTorch": "#c8553d", "ONNX Runtime": "#2a6f97"}
+COLORS = {"PyTorch": "#c8553d", "ONNX Runtime": "#2a6f97", "llama.cpp": "#6a994e"}
 
 
 def take(results, shares):
