@@ -60,7 +60,7 @@ class Alignment {
     Alignment bound = *this;
     if (kind_ == Kind::From) {
       HEED_CHECK(!s.continues, ValueError, "heed::", namer,
-                 "::from: in a layer with a KvCache positions go on from its ", "length; give heed::", name,
+                 "::from: in a layer with a KvCache positions go on from its length; give heed::", name,
                  " without an alignment");
       HEED_CHECK(first_.size() == s.B, ShapeError, "heed::", namer, "::from: ", first_.size(),
                  " positions but B = ", s.B, "; give one for each sample");
